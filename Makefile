@@ -1,0 +1,38 @@
+# Everything a newcomer needs: `make demo`, `make test`. Each does its own set-up in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+.PHONY: demo test test-engine test-agent lint bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "== setting up $(VENV) (once; about a minute) =="
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "TokTier needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -U pip
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m tools.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'not engine and not agent' -n auto
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-engine: $(STAMP)
+	TOKTIER_TEST_ENGINE=1 $(BIN)/python -m pytest tests/engine -m engine
+
+test-agent: $(STAMP)
+	TOKTIER_TEST_AGENT=1 $(BIN)/python -m pytest tests/agent -m agent
+
+bench: $(STAMP)
+	$(BIN)/python -m tools.bench repair --json var/bench-repair.json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis var

@@ -1,0 +1,1 @@
+"""Encoding engines: the reference and the window engines that are admitted against it."""

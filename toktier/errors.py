@@ -1,0 +1,34 @@
+"""Errors of the tier. The name says whose fault it is; every message names the thing and the remedy."""
+
+from __future__ import annotations
+
+
+class TokTierError(Exception):
+    """Base of every error that the tier raises on purpose."""
+
+
+class UnusableFile(TokTierError):
+    """A tokenizer or template file is missing, unreadable or malformed (the operator's to fix)."""
+
+
+class Refusal(TokTierError):
+    """No certificate: ``construct`` is what stopped the proof and ``place`` is where it stands.
+
+    A refused tokenizer is still served, by full encodes.
+    """
+
+    def __init__(self, construct: str, place: str) -> None:
+        super().__init__(f"{construct} (at {place})")
+        self.construct = construct
+        self.place = place
+
+
+class InvalidText(TokTierError):
+    """The text holds a lone surrogate, which no UTF-8 tokenizer can encode (the client's to fix).
+
+    ``offset`` is the index of the first one, in characters.
+    """
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"lone surrogate at character {offset}")
+        self.offset = offset

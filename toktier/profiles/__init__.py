@@ -1,0 +1,1 @@
+"""Engine profiles: how each engine turns a chat request into template input."""

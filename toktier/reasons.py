@@ -1,0 +1,103 @@
+"""Every reason, by one name: code, log, metrics and docs/bypass.md share these enums.
+
+Invariant: a request that is not repaired says why, with a member of `Bypass` (forwarded untouched, as text) or of
+`FullEncode` (IDs are sent, but the whole text was encoded). There is no third way and no free-text reason.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Path(StrEnum):
+    """What a request was, compared with the session that it continued."""
+
+    INIT = "init"
+    APPEND = "append"
+    EDIT = "edit"
+    COMPACTION = "compaction"
+    RETRY = "retry"
+    BYPASS = "bypass"
+
+
+class Cause(StrEnum):
+    """Why the kept tokens end where they do, where the reason is known. Diagnostic only."""
+
+    NONE = "none"
+    MESSAGES_EDITED = "messages_edited"
+    TOOLS_CHANGED = "tools_changed"
+    TEMPLATE_HISTORY_REWRITE = "template_history_rewrite"
+    TEMPLATE_VS_MODEL = "template_vs_model"
+
+
+class FullEncode(StrEnum):
+    """Why the whole text was encoded although IDs were sent."""
+
+    NO_SESSION = "no_session"
+    NO_CERTIFICATE = "no_certificate"
+    NO_CUT = "no_cut"
+
+
+class Bypass(StrEnum):
+    """Why a request went upstream as text, without IDs. `BYPASS_HELP` has the sentence for people."""
+
+    # the request
+    MULTIMODAL = "multimodal"
+    ECHO = "echo"
+    REQUEST_TEMPLATE = "request_template"
+    DOCUMENTS = "documents"
+    CONTINUE_FINAL_MESSAGE = "continue_final_message"
+    NO_GENERATION_PROMPT = "no_generation_prompt"
+    ADD_SPECIAL_TOKENS = "add_special_tokens"
+    TRUNCATE_PROMPT_TOKENS = "truncate_prompt_tokens"
+    BEAM_SEARCH = "beam_search"
+    CLIENT_KV_TRANSFER_PARAMS = "client_kv_transfer_params"
+    CLIENT_NVEXT = "client_nvext"
+    DUPLICATE_KEYS = "duplicate_keys"
+    UNSUPPORTED_MESSAGE = "unsupported_message"
+    UNSUPPORTED_TOOLS = "unsupported_tools"
+    BATCH_ROUTE = "batch_route"
+    # rendering
+    TEMPLATE_ERROR = "template_error"
+    NO_TEMPLATE = "no_template"
+    RENDERER_NOT_JINJA = "renderer_not_jinja"
+    # the model or the upstream
+    TEXT_MODE_CONFIGURED = "text_mode_configured"
+    TOKENIZER_UNAVAILABLE = "tokenizer_unavailable"
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+    UPSTREAM_UNPROBED = "upstream_unprobed"
+    UPSTREAM_IGNORES_IDS = "upstream_ignores_ids"
+    UPSTREAM_PARITY = "upstream_parity"
+    UPSTREAM_REFUSED_IDS = "upstream_refused_ids"
+    # this process
+    INTERNAL_ERROR = "internal_error"
+
+
+BYPASS_HELP: dict[Bypass, str] = {
+    Bypass.MULTIMODAL: "a message has a part that is not text; token IDs have no place for media",
+    Bypass.ECHO: "echo was asked for; engines ignore IDs then",
+    Bypass.REQUEST_TEMPLATE: "the request brings its own chat template",
+    Bypass.DOCUMENTS: "documents are passed to the template (RAG)",
+    Bypass.CONTINUE_FINAL_MESSAGE: "the last message is to be continued (prefill)",
+    Bypass.NO_GENERATION_PROMPT: "add_generation_prompt is false",
+    Bypass.ADD_SPECIAL_TOKENS: "add_special_tokens is set on the request",
+    Bypass.TRUNCATE_PROMPT_TOKENS: "the engine is to truncate the prompt; it does so only to text",
+    Bypass.BEAM_SEARCH: "beam search is asked for",
+    Bypass.CLIENT_KV_TRANSFER_PARAMS: "the client brings its own kv_transfer_params",
+    Bypass.CLIENT_NVEXT: "the client brings its own nvext",
+    Bypass.DUPLICATE_KEYS: "the body names a key twice; engines differ in which one counts",
+    Bypass.UNSUPPORTED_MESSAGE: "a message has a shape whose normalisation is not proven equal to the engine's",
+    Bypass.UNSUPPORTED_TOOLS: "tools have a shape whose normalisation is not proven equal to the engine's",
+    Bypass.BATCH_ROUTE: "batch routes take no IDs",
+    Bypass.TEMPLATE_ERROR: "the chat template raised; the engine's own answer is relayed",
+    Bypass.NO_TEMPLATE: "the model has no chat template",
+    Bypass.RENDERER_NOT_JINJA: "the engine renders this model with code, not with a Jinja template",
+    Bypass.TEXT_MODE_CONFIGURED: "the configuration keeps this model in text mode",
+    Bypass.TOKENIZER_UNAVAILABLE: "the tokenizer could not be loaded",
+    Bypass.TOKENIZER_MISMATCH: "tokenizer.json and the engine's own tokenizer object disagree",
+    Bypass.UPSTREAM_UNPROBED: "the upstream has not been probed yet",
+    Bypass.UPSTREAM_IGNORES_IDS: "the probe showed that the upstream does not honour IDs",
+    Bypass.UPSTREAM_PARITY: "our IDs and the upstream's own differ",
+    Bypass.UPSTREAM_REFUSED_IDS: "the upstream answered 400 about the IDs; sent again as text",
+    Bypass.INTERNAL_ERROR: "an unexpected error in TokTier; the request went on untouched",
+}

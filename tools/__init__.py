@@ -1,0 +1,1 @@
+"""Development tools: benchmarks, the engine harness, trace generation. Not shipped in the wheel."""

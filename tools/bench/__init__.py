@@ -1,0 +1,1 @@
+"""Benchmarks. Every figure stands beside a baseline measured in the same run."""
