@@ -1,0 +1,33 @@
+"""The documents say what the code does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+from toktier.reasons import BYPASS_HELP, Bypass, Cause, FullEncode, Path
+
+
+def rows(document: str) -> dict[str, str]:
+    """Two-column table rows of a document: name in backticks -> text."""
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|$", text, re.MULTILINE))
+
+
+def test_every_bypass_reason_is_documented_in_the_codes_words() -> None:
+    documented = rows("bypass.md")
+    for reason in Bypass:
+        assert documented[reason.value] == BYPASS_HELP[reason]
+
+
+@pytest.mark.parametrize("enum", [Path, Cause, FullEncode])
+def test_every_other_reason_is_documented(enum: type[Path] | type[Cause] | type[FullEncode]) -> None:
+    documented = rows("bypass.md")
+    assert {member.value for member in enum} <= set(documented)
+
+
+def test_the_document_names_no_reason_that_the_code_lacks() -> None:
+    known = {member.value for enum in (Bypass, Path, Cause, FullEncode) for member in enum}
+    assert set(rows("bypass.md")) <= known
