@@ -1,0 +1,238 @@
+"""Every setting, in one tree. TOML file < ``TOKTIER_*`` environment < command line.
+
+Invariants
+1. This is the only module that reads the environment.
+2. An unknown key, a wrong value or a contradiction is refused before anything starts, with the setting's place, what is
+   wrong and what to do (`ConfigError`); no value of a secret is ever part of that text.
+3. A `Settings` object is immutable. A reload makes a new one (`proxy.reload` compares the two).
+4. What the world decides (an upstream that is down, a tokenizer file that is not there yet) is no configuration error:
+   TokTier starts and serves as text until it is. `toktier check` reports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from proxy import config_sources as sources
+from proxy.config_sources import ConfigError, Problem
+
+__all__ = ["Auth", "ConfigError", "Log", "Model", "Problem", "Server", "Sessions", "Settings", "Upstream", "load"]
+
+EMBEDDED_TOKENIZER = "embedded:qwen3"
+"""As `Model.tokenizer`: the Qwen3 tokenizer and chat template that TokTier ships."""
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("not an http:// or https:// URL|write it as http://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL holds credentials|use api_key_file or api_key instead")
+    if not parts.hostname:
+        raise ValueError("the URL names no host|write it as http://HOST:PORT")
+    if parts.query or parts.fragment:
+        raise ValueError("the URL has a query or fragment|leave it out; each request brings its own path and query")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the URL's port is not a number from 0 to 65535|write it as http://HOST:PORT") from None
+    # Clients are told ".../v1"; operators copy it. The request's own path already starts with /v1.
+    return value.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_url)]
+File = Annotated[Path, AfterValidator(Path.expanduser)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Section(BaseModel):
+    """Base of every table: unknown keys refused, values immutable, inputs never repeated in errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
+
+
+class Server(Section):
+    """Where TokTier listens and what it accepts."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 or :: for all")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one (it is logged)")
+    tls_cert: File | None = Field(None, description="PEM file with the certificate chain; with tls_key: serve HTTPS")
+    tls_key: File | None = Field(None, description="PEM file with the private key of tls_cert")
+    max_body_bytes: int = Field(
+        64 << 20, ge=1024, description="largest request body, after decompression; larger ones get 413"
+    )
+    read_timeout_s: Seconds = Field(60.0, description="longest silence while a client sends its body")
+    write_timeout_s: Seconds = Field(60.0, description="longest stall of a client that reads its reply; then it is cut")
+    keepalive_s: Seconds = Field(75.0, description="how long an idle client connection is kept")
+    shutdown_grace_s: float = Field(
+        30.0, ge=0, le=86_400, description="after SIGTERM: how long running replies may take to finish"
+    )
+    worker_threads: int = Field(
+        0, ge=0, le=256, description="threads that parse, render and encode; 0: one a core, at most 16"
+    )
+    inline_below_bytes: int = Field(
+        16_384, ge=0, description="bodies below this size are prepared on the event loop itself, without a thread"
+    )
+    cache_dir: File = Field(Path("~/.cache/toktier"), description="folder for derived certificates; safe to delete")
+
+    @property
+    def threads(self) -> int:
+        """`worker_threads` with 0 resolved."""
+        return self.worker_threads or max(2, min(16, os.cpu_count() or 2))
+
+
+class Auth(Section):
+    """Who may use TokTier, and what separates one tenant from another."""
+
+    mode: Literal["none", "passthrough", "keys"] = Field(
+        "none",
+        description="none: everyone, one tenant; passthrough: the client's credential names the tenant and goes upstream; "
+        "keys: only the keys in key_file",
+    )
+    key_file: File | None = Field(
+        None, description='file with one "name:key" or "name:sha256:hex" a line, for mode keys'
+    )
+    state_dir: File = Field(
+        Path("~/.local/state/toktier"), description="folder for the generated HMAC key (mode 0600); must be writable"
+    )
+    hmac_key: SecretStr | None = Field(
+        None, description="key for tenant ids and cache salts, instead of a generated one; same on every replica"
+    )
+    hmac_key_file: File | None = Field(None, description="file that holds hmac_key")
+    salt: Literal["tenant", "off"] = Field(
+        "tenant", description="tenant: cache_salt is set per tenant, so no tenant can time another's prefix cache"
+    )
+
+
+class Sessions(Section):
+    """What is kept of conversations, in memory."""
+
+    budget_bytes: int = Field(1 << 30, ge=1 << 20, description="memory for all sessions; least recently used go first")
+    tenant_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="largest part of the budget that one tenant may hold (not used with auth.mode none)",
+    )
+    ttl_s: float = Field(3600.0, gt=0, description="a session that is not used for this long is dropped")
+
+
+class Log(Section):
+    """The structured log: one JSON line per request and event."""
+
+    path: File | None = Field(None, description="file to append to; without it, standard output")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe level that is written"
+    )
+    queue_lines: int = Field(
+        10_000,
+        ge=100,
+        le=1_000_000,
+        description="lines that may wait for a slow disk; further ones are dropped and counted",
+    )
+
+
+class Upstream(Section):
+    """One inference engine (or a balancer before several equal ones)."""
+
+    url: Url = Field(description="base URL, without /v1")
+    token_field: Literal["vllm", "sglang", "trtllm", "dynamo"] = Field(
+        "vllm",
+        description="where the IDs go: vllm kv_transfer_params.prompt_token_ids, sglang input_ids, "
+        "trtllm prompt_token_ids, dynamo nvext.token_data",
+    )
+    api_key: SecretStr | None = Field(None, description="sent upstream as a Bearer token; better from the environment")
+    api_key_file: File | None = Field(None, description="file that holds api_key")
+    connect_timeout_s: Seconds = Field(5.0, description="longest wait for a connection")
+    read_timeout_s: Seconds = Field(600.0, description="longest silence of the engine (a long prefill is silent)")
+    keepalive_s: Seconds = Field(
+        4.0, description="how long an idle connection is kept; stay below the engine's own (vLLM: 5 s)"
+    )
+    max_connections: int = Field(1024, ge=1, description="connections to this upstream at most")
+    verify_tls: bool = Field(True, description="check the certificate of an https upstream")
+
+    def secret(self) -> str | None:
+        """The credential for this upstream. Never log it. Raises OSError when `api_key_file` cannot be read."""
+        if self.api_key is not None:
+            return self.api_key.get_secret_value()
+        return None if self.api_key_file is None else self.api_key_file.read_text("utf-8").strip()
+
+
+class Model(Section):
+    """One model that clients may name. Its name is the table's key, exactly as clients send it."""
+
+    upstream: str = Field(description="name of the upstream that serves it")
+    aliases: tuple[str, ...] = Field((), description="further names of the same model (LoRA adapters, second names)")
+    served_name: str | None = Field(
+        None, description="the one of these names that probes use; without it, the model's name (no name is rewritten)"
+    )
+    tokenizer: str | None = Field(
+        None,
+        description=f'folder, tokenizer.json (also .xz), hub id, or "{EMBEDDED_TOKENIZER}"; without it, text mode',
+    )
+    revision: str | None = Field(None, description="commit of the hub id; needed with one")
+    chat_template: File | None = Field(None, description="Jinja file the engine was started with (--chat-template)")
+    profile: Literal["vllm", "sglang"] = Field("vllm", description="whose message normalisation is followed")
+    mode: Literal["auto", "text"] = Field("auto", description="text: always forward untouched, without IDs")
+    default_chat_template_kwargs: dict[str, Any] = Field(
+        {}, description="what the engine was started with as --default-chat-template-kwargs"
+    )
+    content_format: Literal["auto", "string", "openai"] = Field(
+        "auto", description="what the engine was started with as --chat-template-content-format"
+    )
+    exclude_tools_when_tool_choice_none: bool = Field(
+        False, description="whether the engine was started with --exclude-tools-when-tool-choice-none"
+    )
+    vocab_size: int | None = Field(None, ge=1, description="the engine's vocabulary, where it is not the tokenizer's")
+
+
+class Settings(Section):
+    """The whole configuration. Made by `load`; tests may call it directly with dictionaries."""
+
+    server: Server = Server()
+    auth: Auth = Auth()
+    sessions: Sessions = Sessions()
+    log: Log = Log()
+    upstreams: dict[str, Upstream] = Field({}, description="the engines, by name")
+    models: dict[str, Model] = Field({}, description="the models, by the name that clients send")
+    default_upstream: str | None = Field(
+        None, description="where requests that name no model go; with one upstream, that one"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_upstream_is_default(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("default_upstream") is None:
+            upstreams = data.get("upstreams")
+            if isinstance(upstreams, Mapping) and len(upstreams) == 1:
+                return {**data, "default_upstream": next(iter(upstreams))}
+        return data
+
+    @property
+    def tenant_share(self) -> float:
+        """The share of the session budget that one tenant may hold: all of it where there is only one tenant."""
+        return 1.0 if self.auth.mode == "none" else self.sessions.tenant_share
+
+
+def load(path: Path | None, cli: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings from all three sources. ``cli`` is a nested mapping of the options that were given.
+
+    ``environ`` is the process's environment unless given. Raises `ConfigError` with every problem found.
+    """
+    from proxy.config_checks import cross_checks
+
+    tree, origins = sources.merge(Settings, path, os.environ if environ is None else environ, cli or {})
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError([sources.explain(Settings, e, origins) for e in error.errors(include_input=False)]) from None
+    problems = cross_checks(settings, origins)
+    if problems:
+        raise ConfigError(problems)
+    return settings
