@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from toktier.reasons import Bypass
+
 
 class TokTierError(Exception):
     """Base of every error that the tier raises on purpose."""
@@ -32,3 +34,26 @@ class InvalidText(TokTierError):
     def __init__(self, offset: int) -> None:
         super().__init__(f"lone surrogate at character {offset}")
         self.offset = offset
+
+
+class Unrenderable(TokTierError):
+    """No prompt text is produced for this request: it goes upstream untouched, for the reason ``bypass``.
+
+    ``detail`` names the place (``messages[3].content[0]``) and never holds text of the request.
+    """
+
+    def __init__(self, bypass: Bypass, detail: str = "") -> None:
+        super().__init__(f"{bypass.value}: {detail}" if detail else bypass.value)
+        self.bypass = bypass
+        self.detail = detail
+
+
+class TemplateFailure(Unrenderable):
+    """The chat template raised. Only the exception's type is in the message; its text may quote the prompt.
+
+    ``template_message`` is that text. It must never be logged or sent to a client.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(Bypass.TEMPLATE_ERROR, type(error).__name__)
+        self.template_message = str(error)
