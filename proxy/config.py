@@ -92,7 +92,7 @@ class Auth(Section):
 
     mode: Literal["none", "passthrough", "keys"] = Field(
         "none",
-        description="none: everyone, one tenant; passthrough: the client's credential names the tenant and goes upstream; "
+        description="none: everyone, one tenant; passthrough: each client credential is a tenant and goes upstream; "
         "keys: only the keys in key_file",
     )
     key_file: File | None = Field(

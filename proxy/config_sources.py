@@ -188,7 +188,7 @@ def _slug(name: str) -> str:
 
 
 def _resolve(root: type[BaseModel], tree: Mapping[str, Any], parts: list[str]) -> tuple[Place, tuple[str, str] | None]:
-    """Variable parts to a place: keys in lower case; chosen names as in the file where one matches letter for letter."""
+    """Variable parts to a place: keys in lower case; chosen names as in the file where one matches."""
     model, node = root, tree
     place: list[str] = []
     for i, part in enumerate(parts):

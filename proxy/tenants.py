@@ -34,7 +34,7 @@ _SHORTEST_CREDENTIAL = 8
 
 
 class AuthError(Exception):
-    """The request brings no credential, or not a known one (the client's to fix). Its text names no credential."""
+    """The request brings no credential, or an unknown one (the client's to fix). Its text quotes no credential."""
 
 
 class KeyFileError(Exception):
@@ -49,7 +49,7 @@ class Tenant:
     salt: str
     name: str | None = None
     credential: str | None = field(default=None, repr=False)
-    """With passthrough only: the value of the client's Authorization header, as it goes upstream."""
+    """With passthrough only: the Authorization value that goes upstream, made from whichever header the client used."""
 
 
 def mac(key: bytes, purpose: str, *parts: bytes) -> bytes:
@@ -153,15 +153,17 @@ class Tenants:
         """The tenant of a request. ``headers`` must look names up in any case, as aiohttp's do.
 
         The credential is, in this order: ``Authorization`` (with or without Bearer), ``X-Api-Key``, ``api-key``.
-        Raises `AuthError`: with mode ``keys`` for a missing or unknown one, with ``passthrough`` for a missing one.
+        With mode ``passthrough`` a request without one is the anonymous tenant's: the upstream decides about it.
+        Raises `AuthError` with mode ``keys``, for a missing or unknown one.
         """
         if self._auth.mode == "none":
             return self._tenant(b"", None, None)
         credential, authorization = _credential(headers)
+        if self._auth.mode == "passthrough":
+            identity = b"anonymous" if credential is None else b"credential:" + _bytes(credential)
+            return self._tenant(identity, None, authorization)
         if credential is None:
             raise AuthError("no API key was given; send it as 'Authorization: Bearer KEY'")
-        if self._auth.mode == "passthrough":
-            return self._tenant(b"credential:" + _bytes(credential), None, authorization)
         name = self._names.get(self._lookup(hashlib.sha256(_bytes(credential)).digest()))
         if name is None:
             raise AuthError("the API key is not known here")
@@ -169,7 +171,7 @@ class Tenants:
 
     def mixed_salt(self, tenant: Tenant, client_salt: str) -> str:
         """A salt that keeps apart what the client wanted apart, inside its tenant. Lone surrogates are allowed."""
-        return mac(self._key, "client-cache-salt", tenant.salt.encode(), _bytes(client_salt)).hex()[:43]
+        return mac(self._key, "client-cache-salt", tenant.salt.encode(), _bytes(client_salt)).hex()[:32]
 
     def session_hash(self, tenant: Tenant, session: str) -> str:
         """A session's or hint's name for logs: 16 hexadecimal digits."""
@@ -181,7 +183,7 @@ class Tenants:
     def _tenant(self, identity: bytes, name: str | None, credential: str | None) -> Tenant:
         return Tenant(
             id_hash=mac(self._key, "tenant-id", identity).hex()[:16],
-            salt=mac(self._key, "cache-salt", identity).hex()[:43],
+            salt=mac(self._key, "cache-salt", identity).hex()[:32],
             name=name,
             credential=credential,
         )

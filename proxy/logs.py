@@ -1,0 +1,299 @@
+"""The structured log: one JSON object per line, for every event of the process.
+
+Invariants
+1. No line holds text of a request or reply, a credential or a list of IDs. Exceptions become type and location, since
+   messages of exceptions may quote what they failed on; values that are not short and plain become their size. Records
+   of other libraries (the logging module) become logger name and location.
+2. Writing never blocks a request and never fails it. A thread writes; lines that do not fit in its queue, or that the
+   disk does not take, are dropped and counted, and the next line that gets through says how many.
+3. Every line that reaches the file is whole: after a failed or short write the next one begins on a new line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import MutableMapping, Sized
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from proxy.audit import SCHEMA
+from proxy.config import Log
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_LONGEST_STRING = 300
+_LONGEST_LIST = 32
+_FRAMES = 8
+_RETRY_S = 0.2
+
+Event = MutableMapping[str, Any]
+
+
+class Writer:
+    """Takes lines from any thread and appends them to a file, or to standard output (``path`` None)."""
+
+    def __init__(self, path: Path | None, queue_lines: int) -> None:
+        self._path = path
+        self._queue: queue.Queue[bytes | None] = queue.Queue(queue_lines)
+        self._fd: int | None = None
+        self._torn = False
+        self._dropped = 0
+        self._told = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="toktier-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost since the start."""
+        return self._dropped
+
+    def put(self, line: bytes) -> None:
+        """Queues a line (without its newline). Never blocks, never raises."""
+        try:
+            self._queue.put_nowait(line)
+        except queue.Full:
+            self._drop(1)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Writes what is queued, as far as that is possible within ``timeout`` seconds, and stops the thread."""
+        self._closing.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)  # wakes it
+        self._thread.join(timeout)
+
+    def _drop(self, count: int) -> None:
+        with self._lock:
+            self._dropped += count
+
+    def _run(self) -> None:
+        while True:
+            batch = self._take()
+            if batch:
+                self._tell_of_drops(batch)
+                self._write(batch)
+            if self._closing.is_set() and self._queue.empty():
+                break
+        if self._fd is not None and self._path is not None:
+            os.close(self._fd)
+
+    def _take(self) -> list[bytes]:
+        batch = [self._queue.get()]
+        with contextlib.suppress(queue.Empty):
+            while len(batch) < 256:
+                batch.append(self._queue.get_nowait())
+        return [line for line in batch if line is not None]
+
+    def _tell_of_drops(self, batch: list[bytes]) -> None:
+        dropped = self._dropped
+        if dropped > self._told:
+            event = {"event": "log_dropped", "level": "warning", "lines": dropped - self._told}
+            batch.insert(0, render(None, "", _stamp(None, "", event)))
+
+    def _write(self, batch: list[bytes]) -> None:
+        told = self._dropped
+        done = 0
+        try:
+            fd = self._open()
+            for line in batch:
+                data = b"\n" + line + b"\n" if self._torn else line + b"\n"
+                self._torn = True
+                while data:
+                    data = data[os.write(fd, data) :]
+                self._torn = False
+                done += 1
+        except OSError:
+            self._drop(len(batch) - done)
+            if self._fd is not None and self._path is not None:
+                os.close(self._fd)
+            self._fd = None
+            # A full disk stays full for a while: let the queue fill instead of trying for every line.
+            self._closing.wait(_RETRY_S)
+        else:
+            self._told = told
+
+    def _open(self) -> int:
+        """The file's descriptor. Opened anew when the file was moved away (log rotation) or removed."""
+        if self._path is None:
+            return sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
+        if self._fd is not None:
+            with contextlib.suppress(FileNotFoundError):
+                there, here = os.stat(self._path), os.fstat(self._fd)
+                if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                    return self._fd
+            os.close(self._fd)
+            self._fd = None
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        return self._fd
+
+
+class Logs:
+    """The process's log once `configure` was called."""
+
+    def __init__(self, settings: Log) -> None:
+        self.writer = Writer(settings.path, settings.queue_lines)
+        self.level = LEVELS[settings.level]
+
+    def set_level(self, level: str) -> None:
+        """From now on, lines below ``level`` are not written."""
+        self.level = LEVELS[level]
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Writes what waits, then stops. Lines after this are lost."""
+        self.writer.close(timeout)
+
+
+_current: Logs | None = None
+
+
+def configure(settings: Log) -> Logs:
+    """Routes structlog and the logging module to one log. A second call closes the first one's log."""
+    global _current
+    if _current is not None:
+        _current.close()
+    _current = logs = Logs(settings)
+
+    def filter_level(_: Any, method: str, event: Event) -> Event:
+        if LEVELS.get(method, 20) < logs.level:
+            raise structlog.DropEvent
+        return event
+
+    structlog.configure(
+        processors=[filter_level, add_level, _stamp, exception_to_location, plain, render],
+        wrapper_class=structlog.BoundLogger,
+        logger_factory=lambda *args: _Sink(logs.writer, *args),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _FromLogging):
+            root.removeHandler(handler)
+    root.addHandler(_FromLogging())
+    root.setLevel(logging.WARNING)
+    return logs
+
+
+def dropped_lines() -> int:
+    """Lines that the present log lost; 0 where none is configured."""
+    return 0 if _current is None else _current.writer.dropped
+
+
+class _Sink:
+    """What structlog calls with the rendered line."""
+
+    def __init__(self, writer: Writer, *_: Any) -> None:
+        self._writer = writer
+
+    def msg(self, line: bytes) -> None:
+        self._writer.put(line)
+
+    debug = info = warning = error = critical = exception = log = msg
+
+
+class _FromLogging(logging.Handler):
+    """Records of other libraries. Their text may quote a request, so only where they come from is kept."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):
+            level = record.levelname.lower()
+            fields: dict[str, Any] = {"logger": record.name, "at": f"{_short(record.pathname)}:{record.lineno}"}
+            if record.exc_info and record.exc_info[1] is not None:
+                fields["exc_info"] = record.exc_info[1]
+            log = structlog.get_logger()
+            getattr(log, level if level in LEVELS else "info")("library", **fields)
+
+
+# Processors ---------------------------------------------------------------------------------------------------------
+
+
+def add_level(_: Any, method: str, event: Event) -> Event:
+    """``level``: the method's name, ``exception`` as error."""
+    event["level"] = "error" if method == "exception" else method
+    return event
+
+
+def _stamp(_: Any, __: str, event: Event) -> Event:
+    now = time.time()
+    event["ts"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
+    event["schema"] = SCHEMA
+    return event
+
+
+def exception_to_location(_: Any, __: str, event: Event) -> Event:
+    """``exc_info`` becomes ``exception``: types from the outermost cause on, and the innermost frames; no message."""
+    info = event.pop("exc_info", None)
+    if info is True:
+        info = sys.exc_info()
+    if isinstance(info, tuple):
+        info = info[1]
+    if isinstance(info, BaseException):
+        event["exception"] = describe(info)
+    event.pop("stack_info", None)
+    return event
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception without its message: ``{"type": [...], "at": ["proxy/x.py:12 f", ...]}``, innermost frame last."""
+    types: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(types) < 5:
+        types.append(type(seen).__name__)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return {"type": types, "at": [f"{_short(f.filename)}:{f.lineno} {f.name}" for f in frames]}
+
+
+def _short(filename: str) -> str:
+    """The last three parts of a file's path: enough to find it, without the machine's folders."""
+    return "/".join(Path(filename).parts[-3:])
+
+
+def plain(_: Any, __: str, event: Event) -> Event:
+    """Every value short and plain; anything else becomes its type and size."""
+    return {key: _plain(value) for key, value in event.items()}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value, depth)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        value = str(value)
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_STRING else f"<str of {len(value)}>"
+    if isinstance(value, BaseException):
+        return describe(value)
+    if isinstance(value, dict) and depth < 3 and len(value) <= _LONGEST_LIST:
+        return {str(key)[:_LONGEST_STRING]: _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and depth < 3 and len(value) <= _LONGEST_LIST:
+        items = list(value)
+        if not any(isinstance(item, int) for item in items):  # even a short list of IDs is a prompt
+            return [_plain(item, depth + 1) for item in items]
+    size = f" of {len(value)}" if isinstance(value, Sized) else ""
+    return f"<{type(value).__name__}{size}>"
+
+
+_FIRST = ("ts", "level", "schema", "event")
+
+
+def render(_: Any, __: str, event: Event) -> bytes:
+    """One line of ASCII JSON without its newline; time, level, schema and event first."""
+    ordered = {key: event[key] for key in _FIRST if key in event} | dict(event)
+    return json.dumps(ordered, separators=(",", ":"), allow_nan=False).encode("ascii")

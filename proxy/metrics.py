@@ -1,0 +1,154 @@
+"""Prometheus metrics of one application, in a registry of their own.
+
+Invariant: every label value comes from the configuration, an enum or a small fixed set. What a client sends (a model
+name, a path) never becomes a label, so no client can grow the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.audit import STAGES, Flag, RequestRecord
+from proxy.logs import dropped_lines
+
+NO_MODEL = "none"
+"""Label for requests that name no configured model."""
+
+OTHER_PATH = "other"
+"""Label for requests that are no chat request, or that ended before they were told apart."""
+
+# Stages from 10 us (a match) to minutes (the first byte of a long prefill).
+_SECONDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_LAG = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """The counters. Call from the event loop's thread or any other; prometheus_client locks."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "toktier_requests", "Requests by path taken and status sent", ["model", "path", "status"], registry=registry
+        )
+        self.bypasses = Counter(
+            "toktier_bypass", "Requests that went upstream as text, by reason", ["model", "reason"], registry=registry
+        )
+        self.full_encodes = Counter(
+            "toktier_full_encode",
+            "Requests whose whole text was encoded, by reason",
+            ["model", "reason"],
+            registry=registry,
+        )
+        self.stages = Histogram(
+            "toktier_stage_seconds", "Time in each stage of a request", ["stage"], buckets=_SECONDS, registry=registry
+        )
+        self.ttfb = Histogram(
+            "toktier_upstream_ttfb_seconds",
+            "From sending a request upstream to the reply's first byte",
+            ["upstream"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.served = Counter("toktier_served_chars", "Context delivered as IDs", ["model"], registry=registry)
+        self.scanned = Counter("toktier_scanned_chars", "Text actually encoded", ["model"], registry=registry)
+        self.tokens = Counter("toktier_tokens", "IDs sent upstream", ["model"], registry=registry)
+        self.mismatches = Counter(
+            "toktier_prompt_token_mismatch",
+            "Replies whose usage.prompt_tokens was not the number of IDs sent",
+            ["model"],
+            registry=registry,
+        )
+        self.flags = Counter("toktier_flag", "Unusual events of requests", ["flag"], registry=registry)
+        self.in_flight = Gauge("toktier_in_flight", "Requests being served", registry=registry)
+        self.loop_lag = Histogram(
+            "toktier_event_loop_lag_seconds", "How late the event loop runs its timers", buckets=_LAG, registry=registry
+        )
+        for stage in STAGES:
+            self.stages.labels(stage)
+        for flag in Flag:
+            self.flags.labels(flag.value)
+
+    def observe(self, record: RequestRecord) -> None:
+        """Counts a finished request. Call once, after the record's status is set."""
+        model = record.model or NO_MODEL
+        path = record.path.value if record.path is not None else OTHER_PATH
+        self.requests.labels(model, path, str(record.status) if record.status is not None else "none").inc()
+        if record.bypass is not None:
+            self.bypasses.labels(model, record.bypass.value).inc()
+        if record.full is not None:
+            self.full_encodes.labels(model, record.full.value).inc()
+        for stage, microseconds in record.stages_us.items():
+            self.stages.labels(stage).observe(microseconds / 1e6)
+        if "ttfb" in record.stages_us and record.upstream is not None:
+            self.ttfb.labels(record.upstream).observe(record.stages_us["ttfb"] / 1e6)
+        self.served.labels(model).inc(record.served_chars or 0)
+        self.scanned.labels(model).inc(record.scanned_chars or 0)
+        self.tokens.labels(model).inc(record.tokens or 0)
+        if record.prompt_tokens_equal is False:
+            self.mismatches.labels(model).inc()
+        for flag in record.flags:
+            self.flags.labels(flag.value).inc()
+
+    def watch(
+        self,
+        sessions: Callable[[], tuple[int, int]] | None = None,
+        upstreams: Callable[[], Mapping[str, str]] | None = None,
+        upstream_states: Iterable[str] = (),
+    ) -> None:
+        """What is asked when the metrics are read: (count, bytes) of the sessions; each upstream's state.
+
+        ``upstream_states`` are all states that there are, so that a state that is left reads 0. Call at most once.
+        """
+        self.registry.register(_Live(sessions, upstreams, tuple(upstream_states)))
+
+    def exposition(self, accept: str | None = None) -> tuple[bytes, str]:
+        """The text for ``GET /metrics`` and its content type, as the client's Accept header prefers."""
+        encode, content_type = choose_encoder(accept or "")
+        return encode(self.registry), content_type
+
+    async def sample_loop_lag(self, interval_s: float = 0.1) -> None:
+        """Runs until cancelled: measures how late the loop wakes it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + interval_s
+            await asyncio.sleep(interval_s)
+            self.loop_lag.observe(max(0.0, loop.time() - due))
+
+
+class _Live(Collector):
+    """Values that live elsewhere, read at each scrape."""
+
+    def __init__(
+        self,
+        sessions: Callable[[], tuple[int, int]] | None,
+        upstreams: Callable[[], Mapping[str, str]] | None,
+        states: tuple[str, ...],
+    ) -> None:
+        self._sessions, self._upstreams, self._states = sessions, upstreams, states
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # or the registry would collect at registration, before anything is there
+
+    def collect(self) -> Iterable[Metric]:
+        dropped = CounterMetricFamily("toktier_log_lines_dropped", "Log lines lost to a full queue or disk")
+        dropped.add_metric([], dropped_lines())
+        yield dropped
+        if self._sessions is not None:
+            count, size = self._sessions()
+            yield GaugeMetricFamily("toktier_sessions", "Sessions in memory", value=count)
+            yield GaugeMetricFamily("toktier_session_bytes", "Memory that sessions hold", value=size)
+        if self._upstreams is not None:
+            family = GaugeMetricFamily(
+                "toktier_upstream_state", "1 for the state it is in", labels=["upstream", "state"]
+            )
+            for upstream, present in self._upstreams().items():
+                for state in dict.fromkeys((*self._states, present)):
+                    family.add_metric([upstream, state], float(state == present))
+            yield family
