@@ -1,0 +1,188 @@
+"""A request's body: read, decoded, limited.
+
+Invariants
+1. No more than ``limit`` bytes of body, and no more than ``limit`` bytes of what it decodes to, are ever held for one
+   request; decoders produce at most `PIECE` bytes a step, so a bomb is noticed before it is inflated.
+2. Nothing is read, and no "100 Continue" is sent, before the declared size and the encoding have passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import brotli
+import zstandard
+from aiohttp import web
+from aiohttp.client_exceptions import ClientPayloadError
+from aiohttp.web_protocol import RequestPayloadError
+
+from proxy import errors
+from proxy.errors import ApiError
+
+PIECE = 64 << 10
+BOMB_FROM = 8 << 20
+"""Below this size, in bytes, a high ratio is no harm."""
+BOMB_RATIO = 200
+"""Above it, more output than this per input byte is no chat request."""
+MAX_WINDOW = 8 << 20
+"""RFC 8878 asks every HTTP decoder for 8 MiB and none for more."""
+
+
+class Broken(Exception):
+    """The bytes are not what Content-Encoding says."""
+
+
+def _zlib(raw: bytes, wbits: int) -> Iterator[bytes]:
+    """Members one after the other (RFC 1952 allows several), each piece at most `PIECE` bytes."""
+    data = raw
+    while True:
+        decoder = zlib.decompressobj(wbits)
+        try:
+            while not decoder.eof:
+                piece = decoder.decompress(data, PIECE)
+                data = decoder.unconsumed_tail
+                if not piece and not decoder.eof and not data:
+                    raise Broken
+                yield piece
+        except zlib.error:
+            raise Broken from None
+        data = decoder.unused_data
+        if not data:
+            return
+        if wbits != 31:
+            raise Broken
+
+
+def _gzip(raw: bytes) -> Iterator[bytes]:
+    return _zlib(raw, 31)
+
+
+def _deflate(raw: bytes) -> Iterator[bytes]:
+    # RFC 9110 says zlib format; some senders leave its header out. The header check tells the two apart.
+    headed = len(raw) >= 2 and raw[0] & 15 == 8 and (raw[0] << 8 | raw[1]) % 31 == 0
+    return _zlib(raw, 15 if headed else -15)
+
+
+def _zstd(raw: bytes) -> Iterator[bytes]:
+    try:
+        # A frame that is cut short reads as an early end: what it held is then no complete JSON either.
+        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
+            io.BytesIO(raw), read_across_frames=True
+        )
+        while piece := reader.read(PIECE):
+            yield piece
+    except zstandard.ZstdError:
+        raise Broken from None
+
+
+def _brotli(raw: bytes) -> Iterator[bytes]:
+    decoder = brotli.Decompressor()
+    try:
+        piece = decoder.process(raw, output_buffer_limit=PIECE)
+        yield piece
+        while not decoder.is_finished():
+            piece = decoder.process(b"", output_buffer_limit=PIECE)
+            if not piece and not decoder.is_finished():
+                raise Broken
+            yield piece
+    except brotli.error:
+        raise Broken from None
+
+
+DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "zstd": _zstd,
+    "br": _brotli,
+}
+
+
+def decode(coding: str, raw: bytes, limit: int) -> bytes:
+    """``raw`` without its content coding. Raises `ApiError`: 400 when broken, 413 over ``limit`` bytes or as a bomb."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        for piece in DECODERS[coding](raw):
+            size += len(piece)
+            if size > limit or (size > BOMB_FROM and size > BOMB_RATIO * len(raw)):
+                raise errors.too_large(limit)
+            pieces.append(piece)
+    except Broken:
+        raise ApiError(
+            400, "The body is not valid for its Content-Encoding.", code="invalid_content_encoding"
+        ) from None
+    return b"".join(pieces)
+
+
+def coding_of(request: web.BaseRequest) -> str | None:
+    """The content coding to undo, None for none. Raises 415 for one that is not known."""
+    coding = ", ".join(request.headers.getall("Content-Encoding", [])).strip().lower()
+    if coding in ("", "identity"):
+        return None
+    if coding in DECODERS:
+        return coding
+    raise ApiError(
+        415,
+        "Content-Encoding must be gzip, deflate, zstd or br.",
+        code="unsupported_content_encoding",
+        headers={"Accept-Encoding": "gzip, deflate, zstd, br"},
+    )
+
+
+def expects_continue(request: web.BaseRequest) -> bool:
+    """Whether the client waits for "100 Continue". Raises 417 for any other expectation."""
+    expect = request.headers.get("Expect")
+    if expect is None or request.version < (1, 1):
+        return False
+    if expect.strip().lower() != "100-continue":
+        raise ApiError(417, "The only expectation that is met is 100-continue.", code="expectation_failed")
+    return True
+
+
+async def read(
+    request: web.BaseRequest, limit: int, executor: Executor | None = None, silence_s: float | None = None
+) -> bytes:
+    """The decoded body, at most ``limit`` bytes.
+
+    ``silence_s``: longest wait for the next bytes, in seconds. Decoding runs in ``executor``. Raises `ApiError`: 400,
+    408, 413, 415.
+    """
+    coding = coding_of(request)
+    waiting = expects_continue(request)
+    if (request.content_length or 0) > limit:
+        # A client that waits for "100 Continue" sends no body after this answer, so the connection is of no more use.
+        raise errors.too_large(limit, close=waiting)
+    if waiting and request.can_read_body and not request.content.is_eof():
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    raw = await _raw(request, limit, silence_s)
+    if coding is None:
+        return raw
+    return await asyncio.get_running_loop().run_in_executor(executor, decode, coding, raw, limit)
+
+
+async def _raw(request: web.BaseRequest, limit: int, silence_s: float | None) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            async with asyncio.timeout(silence_s):
+                piece = await request.content.readany()
+            if not piece:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            size += len(piece)
+            if size > limit:
+                pieces.clear()
+                raise errors.too_large(limit)
+            pieces.append(piece)
+    except TimeoutError:
+        raise ApiError(408, "The body did not arrive in time.", code="request_timeout", close=True) from None
+    except (RequestPayloadError, ClientPayloadError, web.HTTPException):
+        raise ApiError(
+            400, "The body's transfer coding is broken.", code="invalid_transfer_coding", close=True
+        ) from None

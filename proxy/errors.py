@@ -1,0 +1,116 @@
+"""What TokTier itself answers when it cannot serve a request: OpenAI's error shape, always JSON.
+
+Invariant: no text of an error that a client or a log sees repeats anything the client sent (a prompt, a key, a model
+name). Errors name fields, offsets, limits and settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from aiohttp import web
+
+INVALID_REQUEST = "invalid_request_error"
+UPSTREAM_ERROR = "upstream_error"
+
+
+class ApiError(Exception):
+    """A request that ends here, with this status. Raised anywhere below `proxy.app`, answered there.
+
+    ``close``: the connection is closed after the answer, since the rest of the request is not wanted.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        close: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+        self.close = close
+
+    def body(self) -> bytes:
+        """The JSON answer, as OpenAI writes it."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+    def response(self) -> web.Response:
+        """The answer, ready to be sent."""
+        headers = {"Content-Type": "application/json", **self.headers}
+        response = web.Response(status=self.status, body=self.body(), headers=headers)
+        if self.close:
+            response.force_close()
+        return response
+
+
+def from_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
+    """An `ApiError` for an HTTP status that aiohttp decided on. Its own text is dropped: it may quote the request."""
+    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Error"
+    kind = INVALID_REQUEST if status < 500 else "internal_error"
+    return ApiError(status, phrase, kind=kind, code=phrase.lower().replace(" ", "_"), headers=headers)
+
+
+def unknown_route() -> ApiError:
+    """404 for a path that is not on the allow-list."""
+    return ApiError(404, "This path is not served. docs/routes.md lists those that are.", code="not_found")
+
+
+def wrong_method(allowed: tuple[str, ...]) -> ApiError:
+    """405 for a served path; ``allowed`` are its methods."""
+    methods = ", ".join(allowed)
+    return ApiError(405, f"This path takes {methods}.", code="method_not_allowed", headers={"Allow": methods})
+
+
+def unknown_model() -> ApiError:
+    """404 for a model that the configuration does not name. The name itself is not repeated."""
+    return ApiError(
+        404,
+        "The model does not exist. GET /v1/models lists those that do.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def too_large(limit: int, *, close: bool = False) -> ApiError:
+    """413; ``limit`` in bytes, after decompression."""
+    return ApiError(413, f"The request body is over the limit of {limit} bytes.", code="request_too_large", close=close)
+
+
+def draining() -> ApiError:
+    """503 while the process finishes its last replies."""
+    return ApiError(
+        503,
+        "TokTier is shutting down.",
+        kind="server_error",
+        code="shutting_down",
+        headers={"Retry-After": "1"},
+        close=True,
+    )
+
+
+def internal() -> ApiError:
+    """500 for an error in TokTier. What it was is in the log, by type and place."""
+    return ApiError(500, "Internal error.", kind="internal_error", code="internal_error")
+
+
+def upstream_unreachable() -> ApiError:
+    """502: no connection, or it closed before any byte of a reply."""
+    return ApiError(502, "The upstream engine could not be reached.", kind=UPSTREAM_ERROR, code="upstream_unreachable")
+
+
+def upstream_timeout() -> ApiError:
+    """504: connected, but no reply within `Upstream.read_timeout_s`."""
+    return ApiError(504, "The upstream engine did not answer in time.", kind=UPSTREAM_ERROR, code="upstream_timeout")

@@ -1,0 +1,165 @@
+"""One inference engine (or a balancer before several): connections, and one re-send where it is safe.
+
+Invariants
+1. Requests go to the configured URL only: no redirects, no proxies from the environment, no cookies.
+2. The reply's bytes are not decoded.
+3. A request is sent a second time only when a *reused* connection failed before any byte of a reply: the engine had
+   closed it while idle and never saw the request. The second time uses a new connection and is the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import structlog
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy import config, errors
+
+_log = structlog.get_logger("toktier.upstream")
+READ_BUFFER = 64 << 10
+"""Bytes of a reply held while the client does not read (aiohttp pauses the upstream at twice this)."""
+_MAX_HEADER = 64 << 10
+_NO_BYTE = "Server disconnected"
+"""`ServerDisconnectedError.message` when nothing of a reply had arrived; else it is what had."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """How a request was sent: how often, and how long the last connection took in microseconds (0: reused)."""
+
+    count: int = 0
+    connect_us: int = 0
+    reused: bool = field(default=False, repr=False)
+    _since: float = field(default=0.0, repr=False)
+
+
+class Upstream:
+    """Sends requests to one configured upstream. Make it inside a running event loop; `close` it there."""
+
+    def __init__(self, name: str, settings: config.Upstream) -> None:
+        self.name = name
+        self.settings = settings
+        self.credential = settings.secret()
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when a connection failed: what the probe found may be void."""
+        self._base = settings.url
+        self._pooled = self._session(keep=True)
+        self._fresh = self._session(keep=False)
+
+    def _session(self, keep: bool) -> aiohttp.ClientSession:
+        s = self.settings
+        pooling: dict[str, Any] = {"keepalive_timeout": s.keepalive_s} if keep else {"force_close": True}
+        connector = aiohttp.TCPConnector(limit=s.max_connections, ssl=s.verify_tls, ttl_dns_cache=30, **pooling)
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_on_reuse)
+        trace.on_connection_create_start.append(_on_create_start)
+        trace.on_connection_create_end.append(_on_create_end)
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=s.connect_timeout_s, sock_read=s.read_timeout_s),
+            auto_decompress=False,
+            trust_env=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            read_bufsize=READ_BUFFER,
+            max_line_size=_MAX_HEADER,
+            max_field_size=_MAX_HEADER,
+            trace_configs=[trace],
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pooled.close()
+        await self._fresh.close()
+
+    async def send(
+        self, method: str, target: str, headers: CIMultiDict[str], body: bytes | None, attempts: Attempts
+    ) -> aiohttp.ClientResponse:
+        """The reply, its head read and its body not. ``target`` is an encoded path with query, from the allow-list.
+
+        The caller closes the reply. Raises `ApiError` 502 or 504. Cancellation closes the connection.
+        """
+        url = URL(self._base + target, encoded=True)
+        try:
+            try:
+                return await self._send(self._pooled, method, url, headers, body, attempts)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
+                if not attempts.reused or not _nothing_received(error):
+                    raise
+            return await self._send(self._fresh, method, url, headers, body, attempts)
+        except TimeoutError as error:
+            self._failed(error)
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                raise errors.upstream_unreachable() from None
+            raise errors.upstream_timeout() from None
+        except (aiohttp.ClientError, OSError) as error:
+            self._failed(error)
+            raise errors.upstream_unreachable() from None
+
+    def _failed(self, error: BaseException) -> None:
+        _log.warning("upstream_failure", upstream=self.name, error=type(error).__name__)
+        self.on_failure()
+
+    async def _send(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: URL,
+        headers: CIMultiDict[str],
+        body: bytes | None,
+        attempts: Attempts,
+    ) -> aiohttp.ClientResponse:
+        attempts.count += 1
+        attempts.reused = False
+        attempts.connect_us = 0
+        return await session.request(
+            method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=attempts
+        )
+
+    async def ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        """A small request of TokTier's own (a probe): status and whole body, within ``timeout_s`` seconds.
+
+        Always on a new connection, so that what it finds is about the process that listens now. Raises
+        aiohttp.ClientError, OSError, TimeoutError or ValueError (more than 64 MiB).
+        """
+        headers = {"Accept-Encoding": "identity", "User-Agent": "toktier-probe"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self.credential is not None:
+            headers["Authorization"] = f"Bearer {self.credential}"
+        async with asyncio.timeout(timeout_s):
+            url = URL(self._base + path, encoded=True)
+            async with self._fresh.request(
+                method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=Attempts()
+            ) as reply:
+                pieces = bytearray()
+                async for piece in reply.content.iter_any():
+                    pieces += piece
+                    if len(pieces) > 64 << 20:
+                        raise ValueError("reply over 64 MiB")
+                return reply.status, bytes(pieces)
+
+
+def _nothing_received(error: BaseException) -> bool:
+    return not isinstance(error, aiohttp.ServerDisconnectedError) or error.message == _NO_BYTE
+
+
+async def _on_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: Any) -> None:
+    context.trace_request_ctx.reused = True
+
+
+async def _on_create_start(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: Any) -> None:
+    context.trace_request_ctx._since = time.perf_counter()
+
+
+async def _on_create_end(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: Any) -> None:
+    attempts: Attempts = context.trace_request_ctx
+    attempts.connect_us = int((time.perf_counter() - attempts._since) * 1e6)
