@@ -36,6 +36,7 @@ class FullEncode(StrEnum):
     NO_SESSION = "no_session"
     NO_CERTIFICATE = "no_certificate"
     NO_CUT = "no_cut"
+    SHORT_TEXT = "short_text"
 
 
 class Bypass(StrEnum):
@@ -56,6 +57,8 @@ class Bypass(StrEnum):
     DUPLICATE_KEYS = "duplicate_keys"
     UNSUPPORTED_MESSAGE = "unsupported_message"
     UNSUPPORTED_TOOLS = "unsupported_tools"
+    UNSUPPORTED_KWARGS = "unsupported_kwargs"
+    PROMPT_TEXT_ASKED = "prompt_text_asked"
     BATCH_ROUTE = "batch_route"
     # rendering
     TEMPLATE_ERROR = "template_error"
@@ -88,6 +91,8 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.DUPLICATE_KEYS: "the body names a key twice; engines differ in which one counts",
     Bypass.UNSUPPORTED_MESSAGE: "a message has a shape whose normalisation is not proven equal to the engine's",
     Bypass.UNSUPPORTED_TOOLS: "tools have a shape whose normalisation is not proven equal to the engine's",
+    Bypass.UNSUPPORTED_KWARGS: "template arguments (chat_template_kwargs, reasoning_effort) beyond plain variables",
+    Bypass.PROMPT_TEXT_ASKED: "the reply is to quote the prompt's text, which an engine given IDs does not have",
     Bypass.BATCH_ROUTE: "batch routes take no IDs",
     Bypass.TEMPLATE_ERROR: "the chat template raised; the engine's own answer is relayed",
     Bypass.NO_TEMPLATE: "the model has no chat template",
