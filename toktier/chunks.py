@@ -1,0 +1,127 @@
+"""Where a text is cut into chunks, and which engine encodes each: the part of the rope that knows cuts.
+
+A cut rule speaks about pairs: ``is_cut(text, i)`` depends on ``text[i-1]``, ``text[i]`` and, under a composing
+normalizer, ``text[i+1]`` (lemmas 1 to 5 of `docs/proof.md`). So a window of three characters is enough to ask; where
+the third is needed and not in the window, the answer is "no".
+
+Sizes (measured, see `docs/log.md`): an append re-encodes what stands behind the last seal, so the last seal is put as
+near to the end as the cuts allow; a chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier.engines.base import Engine
+from toktier.ids import EMPTY, Ids
+
+TARGET = 2048
+"""Characters after which a chunk is sealed at the next cut."""
+SEAL_MIN = 512
+"""The last chunk of a text is sealed at its last cut if that leaves at least this many characters before it."""
+SMALL = 256
+"""A neighbour shorter than this is encoded again with the change instead of being kept (see `Rope`)."""
+LONG = 65_536
+"""A chunk longer than this (no cut in sight) goes to the reference: window engines may be quadratic in such runs."""
+
+
+class CutRule(Protocol):
+    """Certified cuts of one tokenizer. `toktier.certificate.Certificate` is one."""
+
+    def is_cut(self, text: str, i: int) -> bool:
+        """Whether T(text) = T(text[:i]) + T(text[i:]) by the pair rule, ``0 < i < len(text)``."""
+        ...
+
+    def cuts(self, text: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+        """All cuts in ``[max(start, 1), min(stop, len(text) - 1)]``, sorted."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChunkEncoder:
+    """What a rope needs of a tokenizer. Without a rule every change is a full encode by the reference."""
+
+    rule: CutRule | None
+    window: Engine
+    reference: Engine
+
+    def pieces(self, text: str, at_end: bool) -> list[str]:
+        """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.
+
+        Pieces have `TARGET` to ``2 * TARGET`` characters where the cuts allow; at the end a short open piece is left,
+        because the end of a text is never a cut (lemma 6) and the next append encodes that piece again.
+        """
+        rule = self.rule
+        if rule is None:
+            return [text]
+        out: list[str] = []
+        position, size = 0, len(text)
+        while size - position >= 2 * TARGET:
+            cut = first_cut(rule, text, position + TARGET, size - SMALL)
+            if cut is None:
+                break
+            out.append(text[position:cut])
+            position = cut
+        if at_end:
+            cut = last_cut(rule, text, position + SEAL_MIN, size)
+            if cut is not None:
+                out.append(text[position:cut])
+                position = cut
+        out.append(text[position:])
+        return out
+
+    def encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
+        """T of each piece, one after the other, and the counts. Pieces must be valid UTF-8 text."""
+        engine = self.window if self.rule is not None else self.reference
+        if not pieces:
+            return EMPTY, ()
+        if any(len(piece) > LONG for piece in pieces):
+            parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]
+            return np.concatenate(parts), [len(part) for part in parts]
+        if len(pieces) == 1:
+            ids = engine.encode(pieces[0])
+            return ids, (len(ids),)
+        ids, counts = engine.encode_batch(pieces)
+        return ids, counts.tolist()
+
+
+_PROBE = 24  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5
+_WINDOW = 256
+
+
+def first_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
+    """The first cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must."""
+    near = min(start + _PROBE, stop)
+    for position in range(start, near):
+        if rule.is_cut(text, position):
+            return position
+    width = _WINDOW
+    while near < stop:
+        end = min(near + width, stop)
+        found = rule.cuts(text[near - 1 : end + 1])
+        if len(found) and found[0] <= end - near:
+            return near - 1 + int(found[0])
+        near, width = end, width * 2
+    return None
+
+
+def last_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
+    """The last cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must."""
+    near = max(stop - _PROBE, start)
+    for position in range(stop - 1, near - 1, -1):
+        if rule.is_cut(text, position):
+            return position
+    width = _WINDOW
+    while near > start:
+        begin = max(near - width, start)
+        found = rule.cuts(text[begin - 1 : near + 1])
+        inside = found[found <= near - begin]
+        if len(inside):
+            return begin - 1 + int(inside[-1])
+        near, width = begin, width * 2
+    return None

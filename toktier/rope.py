@@ -1,0 +1,306 @@
+"""The text of one session as chunks with their token IDs, repaired when the text changes.
+
+Lemma 6 (splice). If the seams of y = L m' R are cuts of y, then T(y) = T(L) + T(m') + T(R). A pair cut is one for every
+text around it, so it survives any edit that keeps its two characters and, under a composing normalizer, the one after.
+
+Invariants, for the chunks c1 .. cn of the current text y = c1 c2 .. cn:
+ (1) the IDs kept for ci are T(ci), the encode of ci as a whole text, and they stand in `ids` one after the other;
+ (2) every inner seam is a certified cut *in y*, asked of the characters that stand around it now.
+By (2) and lemma 6, applied seam after seam, T(y) = T(c1) + .. + T(cn); by (1) that is `ids`.
+
+An edit replaces the chunks that it touches by m' and asks both seams of m' again on the new text; while one is no cut,
+the chunk beyond it joins m'. No other seam can have changed: those inside R keep all their characters, and those inside
+L keep theirs because the last chunk of L is never shorter than `SMALL` >= 2 characters, so that the character after any
+seam inside L is still in L. The end of the text is never a cut: an append asks the seam at the old end like any other.
+
+Two neighbouring chunks are never both shorter than `SMALL`, so their number is bounded by the text, not by its history;
+the last chunk, which stays open, is the exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier.chunks import SMALL, TARGET, ChunkEncoder, CutRule
+from toktier.errors import InvalidText
+from toktier.ids import Ids
+from toktier.reasons import FullEncode
+
+__all__ = ["ChunkEncoder", "CutRule", "Rope", "Splice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """What one change cost. Token numbers are indices into the flat view; ``scanned`` and ``common`` are characters."""
+
+    first_changed: int
+    """How many leading IDs the old and the new view share, exactly; ``len(ids)`` when nothing changed."""
+    scanned: int
+    """Characters given to an engine."""
+    kept_prefix: int
+    """Tokens before the changed part that were not computed again."""
+    kept_suffix: int
+    """Tokens after it."""
+    common: int
+    """Leading characters that the old and the new text share; exact after `Rope.set` and `Rope.append`."""
+    full: FullEncode | None
+    """Why nothing could be kept, or None."""
+
+
+class Rope:
+    """Chunks of one text and their IDs. Not thread-safe. A change that raises leaves the rope as it was."""
+
+    __slots__ = ("_address", "_buffer", "_encoder", "_read", "_starts", "_text_bytes", "_texts")
+
+    def __init__(self, encoder: ChunkEncoder) -> None:
+        self._encoder = encoder
+        self._texts: list[str] = []
+        self._text_bytes = 0
+        # row 0: where chunk i starts in the text, row 1: in the IDs; entry n holds the totals
+        self._starts: npt.NDArray[np.int64] = np.zeros((2, 8), np.int64)
+        self._adopt(np.empty(0, np.uint32))
+
+    # what there is
+
+    @property
+    def ids(self) -> Ids:
+        """All IDs, shape ``(n,)``: a read-only view without a copy, valid until the next change of this rope."""
+        return self._read[: self._starts[1, len(self._texts)]]
+
+    @property
+    def chars(self) -> int:
+        """Characters of the text."""
+        return int(self._starts[0, len(self._texts)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: IDs, text and index, with what their objects and spare capacity cost."""
+        return self._buffer.nbytes + self._starts.nbytes + self._text_bytes + sys.getsizeof(self._texts)
+
+    def text(self) -> str:
+        """The whole text, joined (a copy)."""
+        return "".join(self._texts)
+
+    def clone(self) -> Rope:
+        """An independent rope with the same text. Strings are shared; IDs and index are copied."""
+        other = Rope(self._encoder)
+        other._texts = self._texts.copy()
+        other._text_bytes = self._text_bytes
+        other._starts = self._starts.copy()
+        other._adopt(self.ids.copy())
+        return other
+
+    # changes
+
+    def set(self, text: str) -> Splice:
+        """Make ``text`` the text. Compares it with the chunks from both ends and encodes what lies between."""
+        texts, size = self._texts, len(text)
+        i, start = 0, 0
+        for chunk in texts:
+            if not text.startswith(chunk, start):
+                break
+            start += len(chunk)
+            i += 1
+        if i == len(texts) and start == size:
+            return self._unchanged()
+        common = start
+        if i < len(texts):
+            common += _common_prefix(texts[i], text[start : start + len(texts[i])])
+        j, end = len(texts), size
+        while j > i and text.endswith(texts[j - 1], start, end):
+            j -= 1
+            end -= len(texts[j])
+        return self._splice(i, j, text[start:end], common)
+
+    def append(self, tail: str) -> Splice:
+        """Add ``tail`` at the end. Costs the tail and the open last chunk, whatever the text's length."""
+        if not tail:
+            return self._unchanged()
+        n = len(self._texts)
+        return self._splice(n, n, tail, self.chars)
+
+    def replace(self, start: int, end: int, new: str) -> Splice:
+        """Replace characters ``[start, end)`` by ``new``; ``0 <= start <= end <= chars``."""
+        if not 0 <= start <= end <= self.chars:
+            raise IndexError(f"no characters {start} to {end} in a text of {self.chars}")
+        n = len(self._texts)
+        if n == 0:
+            return self.append(new)
+        starts = self._starts[0, : n + 1]
+        i = min(int(starts.searchsorted(start, side="right")) - 1, n - 1)
+        j = max(int(starts.searchsorted(end, side="left")), i + 1)
+        head = self._texts[i][: start - int(starts[i])]
+        rest = self._texts[j - 1][end - int(starts[j - 1]) :]
+        return self._splice(i, j, head + new + rest, start)
+
+    def truncate(self, n: int) -> Splice:
+        """Keep the first ``n`` characters."""
+        return self.replace(n, self.chars, "") if n < self.chars else self._unchanged()
+
+    # the splice
+
+    def _splice(self, i: int, j: int, middle: str, common: int) -> Splice:
+        """Chunks ``[i, j)`` become ``middle``, after it has taken in the neighbours that cannot or need not stay."""
+        texts, rule = self._texts, self._encoder.rule
+        n = len(texts)
+        if rule is None:
+            middle = "".join([*texts[:i], middle, *texts[j:]])
+            i, j = 0, n
+        else:
+            while True:
+                if i > 0 and (len(texts[i - 1]) < SMALL or not self._is_cut(rule, texts[i - 1], middle, j)):
+                    i -= 1
+                    middle = texts[i] + middle
+                elif j < n and (len(texts[j]) < SMALL or (middle and not self._is_cut(rule, middle, "", j))):
+                    middle += texts[j]
+                    j += 1
+                else:
+                    break
+        if not middle.isascii():
+            self._refuse_surrogates(middle, i)
+        pieces = self._encoder.pieces(middle, at_end=j == n) if middle else []
+        ids, counts = self._encoder.encode(pieces)
+
+        old_tokens = int(self._starts[1, n])
+        first, behind = int(self._starts[1, i]), int(self._starts[1, j])
+        full: FullEncode | None = None
+        if i == 0 and j == n and middle:
+            full = self._why_full(n, common)
+        changed = self._first_changed(first, behind, old_tokens, ids)
+        self._install(i, j, pieces, counts, ids)
+        return Splice(changed, len(middle), first, old_tokens - behind, common, full)
+
+    def _is_cut(self, rule: CutRule, left: str, right: str, j: int) -> bool:
+        """The seam after ``left``, where ``right``, then chunks ``j`` and on, follow; no seam if nothing does."""
+        following = right[:2]
+        while len(following) < 2 and j < len(self._texts):
+            following += self._texts[j][:2]
+            j += 1
+        return not following or rule.is_cut(left[-1] + following[:2], 1)
+
+    def _why_full(self, chunks: int, common: int) -> FullEncode:
+        if self._encoder.rule is None:
+            return FullEncode.NO_CERTIFICATE
+        if chunks == 0:
+            return FullEncode.NO_SESSION
+        return FullEncode.SHORT_TEXT if common < TARGET else FullEncode.NO_CUT
+
+    def _refuse_surrogates(self, middle: str, i: int) -> None:
+        try:
+            middle.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidText(int(self._starts[0, i]) + error.start) from None
+
+    def _first_changed(self, first: int, behind: int, total: int, new: Ids) -> int:
+        """Length of the common prefix of the old IDs and the new ones, ``new`` being put in for ``[first, behind)``."""
+        old = self._buffer[first:total]
+        inside = min(behind - first, len(new))
+        same = _common_ids(old[:inside], new)
+        if same < inside:
+            return first + same
+        if behind - first == len(new):
+            return total
+        # One of the two middles is a prefix of the other: the comparison runs on into the suffix, shifted.
+        more = new[inside:]
+        same = _common_ids(old[inside:], more)
+        if same == len(more):
+            same += _common_ids(old[inside + same :], self._buffer[behind:total])
+        return first + inside + same
+
+    def _install(self, i: int, j: int, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
+        """Put the encoded pieces in the place of chunks ``[i, j)``."""
+        texts, starts = self._texts, self._starts
+        n = len(texts)
+        char, token = int(starts[0, i]), int(starts[1, i])
+        char_behind, behind, total = int(starts[0, j]), int(starts[1, j]), int(starts[1, n])
+        shift = len(ids) - (behind - token)
+
+        self._reserve(total + shift)
+        if shift and behind < total:
+            # one pass in place; an overlapping numpy assignment would go through a temporary copy
+            here = self._address + 4 * behind
+            ctypes.memmove(here + 4 * shift, here, 4 * (total - behind))
+        self._buffer[token : token + len(ids)] = ids
+
+        m = n + len(pieces) - (j - i)
+        if m + 1 > starts.shape[1]:
+            grown = np.zeros((2, m + 1 + max(8, m // 8)), np.int64)
+            grown[:, : n + 1] = starts[:, : n + 1]
+            self._starts = starts = grown
+        if j < n:
+            tail = starts[:, j : n + 1] + np.array([[sum(map(len, pieces)) - (char_behind - char)], [shift]])
+            starts[:, i + len(pieces) : m + 1] = tail
+        for k, (piece, count) in enumerate(zip(pieces, counts, strict=True), i + 1):
+            char += len(piece)
+            token += count
+            starts[0, k] = char
+            starts[1, k] = token
+
+        kept = [piece if piece.isascii() else _without_utf8(piece) for piece in pieces]
+        self._text_bytes += sum(map(sys.getsizeof, kept)) - sum(map(sys.getsizeof, texts[i:j]))
+        texts[i:j] = kept
+        self._release(total + shift)
+
+    def _unchanged(self) -> Splice:
+        tokens = int(self._starts[1, len(self._texts)])
+        return Splice(tokens, 0, tokens, 0, self.chars, None)
+
+    # the buffer
+
+    def _adopt(self, buffer: Ids) -> None:
+        self._buffer = buffer
+        self._address = buffer.ctypes.data
+        self._read = buffer.view()
+        self._read.flags.writeable = False
+
+    def _reserve(self, need: int) -> None:
+        """Room for ``need`` IDs. Views handed out before keep the old buffer; it is never resized in place."""
+        if len(self._buffer) < need:
+            buffer = np.empty(need + need // 8 + 256, np.uint32)
+            buffer[: len(self._buffer)] = self._buffer
+            self._adopt(buffer)
+
+    def _release(self, used: int) -> None:
+        """Give memory back when a session has shrunk to a fraction of what it was."""
+        if len(self._buffer) > 4 * used + 4096:
+            self._adopt(self._buffer[: used + used // 8 + 256].copy())
+
+
+def _common_prefix(a: str, b: str) -> int:
+    """Length of the common prefix of two strings, by halving (each step one comparison in C)."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        mid = (low + high + 1) // 2
+        if a[low:mid] == b[low:mid]:
+            low = mid
+        else:
+            high = mid - 1
+    return low
+
+
+def _common_ids(a: Ids, b: Ids) -> int:
+    """Length of the common prefix of two ID arrays, in growing blocks: the cost follows the answer."""
+    size = min(len(a), len(b))
+    start, block = 0, 256
+    while start < size:
+        stop = min(start + block, size)
+        differ = a[start:stop] != b[start:stop]
+        k = int(differ.argmax())
+        if differ[k]:
+            return start + k
+        start, block = stop, block * 4
+    return size
+
+
+def _without_utf8(text: str) -> str:
+    """An equal string without the UTF-8 form that CPython keeps with a string once an engine has asked for it.
+
+    Kept chunks would otherwise hold non-ASCII text two or three times.
+    """
+    return text[:-1] + text[-1:]
