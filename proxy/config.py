@@ -22,7 +22,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, Va
 from proxy import config_sources as sources
 from proxy.config_sources import ConfigError, Problem
 
-__all__ = ["Auth", "ConfigError", "Log", "Model", "Problem", "Server", "Sessions", "Settings", "Upstream", "load"]
+__all__ = [
+    "Auth",
+    "ConfigError",
+    "Log",
+    "Model",
+    "Problem",
+    "Server",
+    "Sessions",
+    "Settings",
+    "Upstream",
+    "config_file",
+    "load",
+]
 
 EMBEDDED_TOKENIZER = "embedded:qwen3"
 """As `Model.tokenizer`: the Qwen3 tokenizer and chat template that TokTier ships."""
@@ -218,6 +230,12 @@ class Settings(Section):
     def tenant_share(self) -> float:
         """The share of the session budget that one tenant may hold: all of it where there is only one tenant."""
         return 1.0 if self.auth.mode == "none" else self.sessions.tenant_share
+
+
+def config_file(option: Path | None) -> Path | None:
+    """The configuration file: the option's, else the one that ``TOKTIER_CONFIG`` names, else none."""
+    named = os.environ.get("TOKTIER_CONFIG")
+    return option if option is not None or not named else Path(named)
 
 
 def load(path: Path | None, cli: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:

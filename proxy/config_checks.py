@@ -57,6 +57,17 @@ def warnings(settings: Settings) -> list[Problem]:
         )
     used = {model.upstream for model in settings.models.values()} | {settings.default_upstream}
     found += [
+        Problem(
+            f"models.{name}.tokenizer",
+            "neither a path that exists nor a hub id pinned by a revision",
+            "correct the path, or set revision to a commit",
+        )
+        for name, model in settings.models.items()
+        if model.tokenizer not in (None, EMBEDDED_TOKENIZER)
+        and not Path(str(model.tokenizer)).expanduser().exists()
+        and model.revision is None
+    ]
+    found += [
         Problem(f"upstreams.{name}", "no model uses it", "remove it or point a model at it")
         for name in settings.upstreams
         if name not in used
@@ -118,9 +129,8 @@ def _models(settings: Settings, add: Add) -> None:
             add((*at, "tokenizer"), "empty", "name a folder, file or hub id, or remove it for text mode")
         elif source.startswith("embedded:") and source != EMBEDDED_TOKENIZER:
             add((*at, "tokenizer"), "no such embedded tokenizer", f"the only one is {EMBEDDED_TOKENIZER}")
-        elif source != EMBEDDED_TOKENIZER and not is_local_path(source) and model.revision is None:
-            remedy = "set revision to a commit of the hub repository; for a folder, write ./NAME or its full path"
-            add((*at, "tokenizer"), "neither a local path nor a hub id with a revision", remedy)
+        elif model.revision is not None and (source == EMBEDDED_TOKENIZER or is_local_path(source)):
+            add((*at, "revision"), "has no meaning for a local tokenizer", "remove it; it is for hub ids")
 
 
 def _tls(settings: Settings, add: Add) -> None:

@@ -30,7 +30,8 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}. {self.remedy[:1].upper()}{self.remedy[1:]}."
+        end = "" if self.remedy.endswith("?") else "."
+        return f"{self.place}: {self.problem}. {self.remedy[:1].upper()}{self.remedy[1:]}{end}"
 
 
 class ConfigError(Exception):

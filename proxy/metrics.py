@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from proxy.audit import STAGES, Flag, RequestRecord
 from proxy.logs import dropped_lines
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per series, which nobody reads
 
 NO_MODEL = "none"
 """Label for requests that name no configured model."""

@@ -1,0 +1,190 @@
+"""The command `toktier`. Exit codes: 0 done, 1 degraded or failed while running, 2 the configuration is wrong."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy.config import ConfigError, Settings, config_file, load
+
+app = typer.Typer(
+    name="toktier",
+    help="TokTier: an OpenAI-compatible proxy that keeps each conversation's token IDs and repairs them exactly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a pretty traceback shows local variables, secrets among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ONLY_UPSTREAM = "default"
+"""Name of the upstream that --upstream makes."""
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Configuration file (TOML); else the one that TOKTIER_CONFIG names."),
+]
+UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Base URL of the inference engine.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="The model's name, as clients send it.")]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="Folder, tokenizer.json, hub id, or embedded:qwen3. Without it: text mode."),
+]
+RevisionOption = Annotated[str | None, typer.Option("--revision", help="Commit of the tokenizer's hub id.")]
+TemplateOption = Annotated[
+    str | None, typer.Option("--chat-template", help="Jinja file that the engine was started with.")
+]
+FieldOption = Annotated[str | None, typer.Option("--token-field", help="Where IDs go: vllm, sglang, trtllm or dynamo.")]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+PortOption = Annotated[str | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.")]
+LogFileOption = Annotated[str | None, typer.Option("--log-file", help="File for the log instead of standard output.")]
+LogLevelOption = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+
+
+def _options(
+    upstream: str | None,
+    model: str | None,
+    tokenizer: str | None,
+    revision: str | None,
+    chat_template: str | None,
+    token_field: str | None,
+    host: str | None,
+    port: str | None,
+    log_file: str | None,
+    log_level: str | None,
+) -> dict[str, Any]:
+    """The options that were given, as a tree like the configuration file's."""
+    about_model = {"tokenizer": tokenizer, "revision": revision, "chat_template": chat_template}
+    given = {key: value for key, value in about_model.items() if value is not None}
+    if model is None and given:
+        raise typer.BadParameter("say which model it is for: --model NAME", param_hint=f"--{next(iter(given))}")
+    tree: dict[str, Any] = {}
+    if upstream is not None:
+        tree["upstreams"] = {ONLY_UPSTREAM: {"url": upstream}}
+        if model is not None:
+            given["upstream"] = ONLY_UPSTREAM
+    if token_field is not None:
+        if upstream is None:
+            raise typer.BadParameter("it belongs to --upstream", param_hint="--token-field")
+        tree["upstreams"][ONLY_UPSTREAM]["token_field"] = token_field
+    if model is not None:
+        tree["models"] = {model: given}
+    for section, key, value in (
+        ("server", "host", host),
+        ("server", "port", port),
+        ("log", "path", log_file),
+        ("log", "level", log_level),
+    ):
+        if value is not None:
+            tree.setdefault(section, {})[key] = value
+    return tree
+
+
+def _load_or_exit(config: Path | None, options: dict[str, Any]) -> Settings:
+    try:
+        return load(config_file(config), options)
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(f"toktier: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"toktier {version('toktier-proxy')}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    model: ModelOption = None,
+    tokenizer: TokenizerOption = None,
+    revision: RevisionOption = None,
+    chat_template: TemplateOption = None,
+    token_field: FieldOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    log_file: LogFileOption = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve. Options go before TOKTIER_* variables, and those before the file."""
+    options = _options(
+        upstream, model, tokenizer, revision, chat_template, token_field, host, port, log_file, log_level
+    )
+    settings = _load_or_exit(config, options)
+    if not settings.upstreams:
+        typer.echo(
+            "toktier: upstreams: none is configured. Give --upstream URL --model NAME, or --config FILE.", err=True
+        )
+        raise typer.Exit(2)
+    from proxy.serve import run
+
+    raise typer.Exit(run(settings, lambda: load(config_file(config), options)))
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    model: ModelOption = None,
+    tokenizer: TokenizerOption = None,
+    revision: RevisionOption = None,
+    chat_template: TemplateOption = None,
+    token_field: FieldOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    log_file: LogFileOption = None,
+    log_level: LogLevelOption = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Also ask the upstreams whether they are there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a configuration will do, without serving. Exit code 0: all as configured; 1: degraded; 2: invalid."""
+    options = _options(
+        upstream, model, tokenizer, revision, chat_template, token_field, host, port, log_file, log_level
+    )
+    if as_json:
+        try:
+            settings = load(config_file(config), options)
+        except ConfigError as error:
+            problems = [{"place": p.place, "problem": p.problem, "remedy": p.remedy} for p in error.problems]
+            typer.echo(json.dumps({"exit_code": 2, "problems": problems}, indent=2))
+            raise typer.Exit(2) from None
+    else:
+        settings = _load_or_exit(config, options)
+    from proxy.check import inspect
+
+    report = inspect(settings, probe=probe)
+    if as_json:
+        typer.echo(json.dumps(report.json(), indent=2))
+    else:
+        from proxy.check_print import show
+
+        show(report)
+    raise typer.Exit(int(report.exit_code))
+
+
+@app.command()
+def embedded(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")] = 8000,
+    model: Annotated[str, typer.Option("--model", help="Name of the model that it plays.")] = "toktier-demo",
+    script: Annotated[Path | None, typer.Option("--script", help="JSON file with scripted replies.")] = None,
+) -> None:
+    """Start the embedded engine: a simulator with vLLM's chat contract, for trying TokTier without a GPU."""
+    from proxy.embedded import run
+
+    run(host=host, port=port, script=script, model=model)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()
