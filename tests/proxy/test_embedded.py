@@ -409,9 +409,7 @@ async def test_tools_are_dumped_in_the_engines_key_order(prompt: Prompt) -> None
     assert dumped in text
 
 
-async def test_thinking_is_switched_by_kwargs_and_by_effort(
-    http: aiohttp.ClientSession, engine: EmbeddedEngine
-) -> None:
+async def test_thinking_is_switched_by_kwargs_and_by_effort(prompt: Prompt) -> None:
     off = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     by_kwargs = {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False, "nobody_reads": "this"}}
     assert (await prompt(by_kwargs)).endswith(off)
