@@ -25,13 +25,13 @@ ONLY_UPSTREAM = "default"
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="Configuration file (TOML); else the one that TOKTIER_CONFIG names."),
+    typer.Option("--config", "-c", help="Configuration file (TOML); else what TOKTIER_CONFIG names."),
 ]
 UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Base URL of the inference engine.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="The model's name, as clients send it.")]
 TokenizerOption = Annotated[
     str | None,
-    typer.Option("--tokenizer", help="Folder, tokenizer.json, hub id, or embedded:qwen3. Without it: text mode."),
+    typer.Option("--tokenizer", help="Folder, tokenizer.json, hub id, or 'embedded' (Qwen3). Without: text mode."),
 ]
 RevisionOption = Annotated[str | None, typer.Option("--revision", help="Commit of the tokenizer's hub id.")]
 TemplateOption = Annotated[
@@ -188,3 +188,7 @@ def embedded(
 def main() -> None:
     """Entry point of the command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -36,8 +36,9 @@ __all__ = [
     "load",
 ]
 
-EMBEDDED_TOKENIZER = "embedded:qwen3"
-"""As `Model.tokenizer`: the Qwen3 tokenizer and chat template that TokTier ships."""
+EMBEDDED_TOKENIZER = "embedded"
+"""As `Model.tokenizer`: the Qwen3 tokenizer and chat template that TokTier ships. A folder of that name is
+"./embedded"."""
 
 
 def _url(value: str) -> str:
@@ -243,7 +244,7 @@ def load(path: Path | None, cli: Mapping[str, Any] | None = None, environ: Mappi
 
     ``environ`` is the process's environment unless given. Raises `ConfigError` with every problem found.
     """
-    from proxy.config_checks import cross_checks
+    from proxy.config_checks import cross_checks  # it needs the classes above
 
     tree, origins = sources.merge(Settings, path, os.environ if environ is None else environ, cli or {})
     try:

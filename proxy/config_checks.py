@@ -127,8 +127,6 @@ def _models(settings: Settings, add: Add) -> None:
                 add((*at, key), "has no meaning without a tokenizer", "add tokenizer, or remove this")
         elif not source:
             add((*at, "tokenizer"), "empty", "name a folder, file or hub id, or remove it for text mode")
-        elif source.startswith("embedded:") and source != EMBEDDED_TOKENIZER:
-            add((*at, "tokenizer"), "no such embedded tokenizer", f"the only one is {EMBEDDED_TOKENIZER}")
         elif model.revision is not None and (source == EMBEDDED_TOKENIZER or is_local_path(source)):
             add((*at, "revision"), "has no meaning for a local tokenizer", "remove it; it is for hub ids")
 
