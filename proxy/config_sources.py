@@ -264,7 +264,7 @@ def explain(root: type[BaseModel], error: Mapping[str, Any], origins: Origins) -
         return Problem(at, "not one of the possible values", f"choose {context['expected']}")
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return Problem(at, "must be a table", f"write it as [{'.'.join(place)}]")
-    expected = str(error["msg"]).replace("Input should be", "must be").replace("a valid", "a")
+    expected = str(error["msg"]).replace("Input should be", "must be")
     return Problem(at, expected.split(", unable")[0], "correct it" + _meaning(model, field))
 
 
