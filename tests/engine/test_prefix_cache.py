@@ -19,7 +19,9 @@ BLOCK = 128  # tokens in a block of vLLM's cache on the CPU
 
 def chat(topic: str) -> dict[str, Any]:
     """Some 1,500 tokens that no other test, and no earlier run against the same engine, sends."""
-    text = f"{uuid.uuid4()} {topic}: " + " ".join(f"{topic} number {number} has a value of {number * 7919}." for number in range(60))
+    text = f"{uuid.uuid4()} {topic}: " + " ".join(
+        f"{topic} number {number} has a value of {number * 7919}." for number in range(60)
+    )
     return {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 1, "temperature": 0}
 
 
