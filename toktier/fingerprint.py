@@ -1,0 +1,113 @@
+"""What a request is compared by: one digest a message, and a digest for every prefix of the message list.
+
+Invariants:
+ - Equal digests mean values that no template can tell apart: types, key order and the sign of zero count, so
+   ``1``, ``1.0`` and ``True`` differ, and so do ``{"a": 1, "b": 2}`` and ``{"b": 2, "a": 1}`` (`==` knows neither).
+ - A digest only selects the session whose text the new one is compared with. IDs never depend on it.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+_SIZE = 16
+
+
+class Group(NamedTuple):
+    """Sessions are only ever looked for inside one group."""
+
+    tenant: str
+    model: str
+    settings: bytes
+    """Digest of whatever else shapes the rendered text: engine rules, template, tokenizer, template arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A message list as digests of 16 bytes."""
+
+    group: Group
+    packed: Sequence[bytes]
+    """The strict form of each message (see `strict`)."""
+    chain: Sequence[bytes]
+    """``chain[k]`` stands for the group and the first ``k`` messages; one longer than `messages`."""
+    messages: Sequence[bytes]
+    """The digest of each message alone."""
+    tools: tuple[bytes, ...]
+    """The digest of each tool, in order."""
+    hint: bytes | None
+    """Digest of what the client calls its session, if it says so."""
+
+
+def strict(value: Any) -> bytes:
+    """A byte form of a JSON value that is equal only for values that are the same in type, order and sign.
+
+    Version 2 of the marshal format: later ones encode object identity. A value that is nested too deeply for it, or
+    is no JSON, gets a form that equals no other.
+    """
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:
+        return os.urandom(_SIZE)
+
+
+def digest(*parts: bytes) -> bytes:
+    """A digest of the parts and of where each ends."""
+    out = blake2b(digest_size=_SIZE)
+    for part in parts:
+        out.update(len(part).to_bytes(8, "little"))
+        out.update(part)
+    return out.digest()
+
+
+def fingerprint(
+    group: Group,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    hint: str | None = None,
+) -> Fingerprint:
+    """The fingerprint of a normalised request. Cost: about 2 ns a byte of text and 2 microseconds a message."""
+    packed = [strict(message) for message in messages]
+    alone = [blake2b(form, digest_size=_SIZE).digest() for form in packed]
+    link = digest(group.tenant.encode(), group.model.encode(), group.settings)
+    chain = [link]
+    for one in alone:
+        link = blake2b(link + one, digest_size=_SIZE).digest()
+        chain.append(link)
+    return Fingerprint(
+        group,
+        packed,
+        chain,
+        alone,
+        tuple(digest(strict(tool)) for tool in tools or ()),
+        None if hint is None else digest(hint.encode("utf-8", "surrogatepass")),
+    )
+
+
+def common_prefix(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+    """How many leading entries of two lists are equal, by halving (each step one comparison in C)."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        mid = (low + high + 1) // 2
+        if a[low:mid] == b[low:mid]:
+            low = mid
+        else:
+            high = mid - 1
+    return low
+
+
+def common_suffix(a: Sequence[bytes], b: Sequence[bytes], most: int) -> int:
+    """How many trailing entries of two lists are equal, at most ``most``."""
+    low, high = 0, min(len(a), len(b), most)
+    while low < high:
+        mid = (low + high + 1) // 2
+        if a[len(a) - mid : len(a) - low] == b[len(b) - mid : len(b) - low]:
+            low = mid
+        else:
+            high = mid - 1
+    return low

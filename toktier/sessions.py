@@ -1,0 +1,317 @@
+"""Sessions in memory: which kept text a request continues, and how long texts are kept.
+
+Invariants:
+ (1) IDs never depend on the choice of a session: the rope compares texts, and a wrong or missing session only costs
+     work. So every rule below may be a guess, and state may be dropped at any time.
+ (2) Nothing crosses a group (tenant, model, render settings): every look-up goes through digests that begin with it.
+ (3) A session is changed in place only by a request that extends it (all its messages, the same tools, then more);
+     the same request again changes nothing; any other request works on a copy. So forks, such as a title generator
+     or an agent that goes back, do not disturb each other.
+ (4) A rope is touched only under its session's lock; what the store knows of a session changes only under that lock
+     and the store's. Locks are taken in this order, and the store's is never held while a text is encoded.
+ (5) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
+
+Look-up. Every prefix of a session's message list is in the index, so the longest known prefix of a new list is found
+by halving. Among the sessions with it, one that ends there is preferred, then the one that shares most messages
+counted from both ends. If less than half of the list is known, the sessions used last in the group are compared too:
+an edit of the first message (a date, a git status) leaves no prefix, yet nearly all of the text.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
+from toktier.reasons import Path
+from toktier.rope import ChunkEncoder, Rope
+
+MESSAGE_BYTES = 400
+"""What the index costs for one message: two digests, a list, a place in the map and the pointers to them."""
+_CANDIDATES = 8
+_LOOK_BACK = 64
+
+
+class Session:
+    """One kept conversation. Owned by `SessionStore`; see invariants 3 and 4."""
+
+    __slots__ = (
+        "alive", "chain", "group", "hint", "id", "lock", "marks", "messages", "nbytes", "pins", "rope", "tools", "used",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, rope: Rope) -> None:
+        self.id = secrets.token_hex(8)
+        self.group = group
+        self.rope = rope
+        self.lock = Lock()
+        self.chain: list[bytes] = []
+        self.messages: list[bytes] = []
+        self.marks = bytearray()
+        self.tools: tuple[bytes, ...] = ()
+        self.hint: bytes | None = None
+        self.used = 0.0
+        self.nbytes = 0
+        self.pins = 0
+        self.alive = False
+
+
+@dataclass(slots=True)
+class Lease:
+    """A rope for one request. Set the new text, then `commit`; without that the store learns nothing."""
+
+    rope: Rope
+    session: str
+    """Names the session that will hold the text after `commit`."""
+    shared: int
+    """Leading messages that the request and the session that it continues have in common."""
+    previous: int | None
+    """Messages of that session, None where there is none."""
+    previous_chars: int
+    previous_tools: tuple[bytes, ...]
+    marks: bytes
+    """What `commit` was told about each of the shared messages."""
+    _fingerprint: Fingerprint
+    _commit: Callable[[bytes], None] = field(repr=False)
+
+    @property
+    def tools_changed(self) -> bool:
+        """Whether the tools differ from those of the session that is continued."""
+        return self.previous is not None and self.previous_tools != self._fingerprint.tools
+
+    def path(self, chars: int) -> Path:
+        """What the request is, now that its text is known to have ``chars`` characters.
+
+        An append has all messages of the session first, then more, and the same tools; a retry has the same messages
+        and tools; a compaction is neither and has fewer messages and less than half the text; all else is an edit.
+        (A new conversation that begins like a longer one cannot be told from a compaction.)
+        """
+        size = len(self._fingerprint.messages)
+        if self.previous is None:
+            return Path.INIT
+        if not self.tools_changed and self.shared == self.previous:
+            return Path.RETRY if size == self.previous else Path.APPEND
+        return Path.COMPACTION if size < self.previous and 2 * chars < self.previous_chars else Path.EDIT
+
+    def commit(self, marks: bytes) -> None:
+        """Keep the rope's text as that of the request's messages; ``marks`` is one byte for each of them."""
+        self._commit(marks)
+
+
+class SessionStore:
+    """All sessions of a process. Thread-safe.
+
+    ``budget_bytes`` bounds what sessions hold, ``tenant_share`` the part of it that one tenant may hold, ``ttl_s`` the
+    seconds that an unused one lives. Least recently used ones go first; one that is in use stays until it is not.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        tenant_share: float = 1.0,
+        ttl_s: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lock = Lock()
+        self._clock = clock
+        self._all: OrderedDict[Session, None] = OrderedDict()  # least recently used first
+        self._tenants: dict[str, OrderedDict[Session, None]] = {}
+        self._tenant_bytes: dict[str, int] = {}
+        self._index: dict[bytes, list[Session]] = {}  # of every prefix
+        self._ends: dict[bytes, list[Session]] = {}  # of the whole list
+        self.nbytes = 0
+        self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
+        self.configure(budget_bytes, tenant_share, ttl_s)
+
+    def configure(self, budget_bytes: int, tenant_share: float, ttl_s: float) -> None:
+        """Change the limits. They are applied with the next request."""
+        if budget_bytes < 0 or not 0 < tenant_share <= 1 or ttl_s <= 0:
+            raise ValueError("budget_bytes must be >= 0, tenant_share in (0, 1], ttl_s > 0")
+        self._budget = budget_bytes
+        self._tenant_budget = budget_bytes * tenant_share
+        self._ttl = ttl_s
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def clear(self) -> None:
+        """Forget every session. Requests in flight finish on their own ropes."""
+        with self._lock:
+            for session in list(self._all):
+                self._drop(session)
+
+    @contextmanager
+    def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder) -> Iterator[Lease]:
+        """A rope to put the request's text in: a session's own if the request extends it, a copy, or an empty one."""
+        with self._lock:
+            self._expire()
+            base = self._find(fingerprint)
+            if base is not None:
+                base.pins += 1
+        if base is None:
+            yield self._detached(Rope(encoder), None, fingerprint)
+            return
+        try:
+            with base.lock:
+                shared = common_prefix(base.messages, fingerprint.messages)
+                if shared == len(base.messages) and base.tools == fingerprint.tools:
+                    yield self._lease(base, base.rope, shared, base, fingerprint)
+                    return
+                copy = self._detached(base.rope.clone(), base, fingerprint)
+            yield copy
+        finally:
+            with self._lock:
+                base.pins -= 1
+
+    # leases
+
+    def _detached(self, rope: Rope, base: Session | None, fingerprint: Fingerprint) -> Lease:
+        shared = common_prefix(base.messages, fingerprint.messages) if base is not None else 0
+        return self._lease(Session(fingerprint.group, rope), rope, shared, base, fingerprint)
+
+    def _lease(
+        self, session: Session, rope: Rope, shared: int, base: Session | None, fingerprint: Fingerprint
+    ) -> Lease:
+        def commit(marks: bytes) -> None:
+            with self._lock:
+                self._store(session, fingerprint, marks, new=session is not base)
+
+        return Lease(
+            rope=rope,
+            session=session.id,
+            shared=shared,
+            previous=None if base is None else len(base.messages),
+            previous_chars=0 if base is None else base.rope.chars,
+            previous_tools=() if base is None else base.tools,
+            marks=b"" if base is None else bytes(base.marks[:shared]),
+            _fingerprint=fingerprint,
+            _commit=commit,
+        )
+
+    # all below: under the store's lock
+
+    def _find(self, wanted: Fingerprint) -> Session | None:
+        chain, size = wanted.chain, len(wanted.messages)
+        index = self._index
+        low, high = 0, size
+        if size and chain[size] in index:
+            low = size
+        while low < high:
+            mid = (low + high + 1) // 2
+            if chain[mid] in index:
+                low = mid
+            else:
+                high = mid - 1
+
+        def agrees(session: Session) -> tuple[bool, bool, float]:
+            hinted = wanted.hint is not None and session.hint == wanted.hint
+            return hinted, session.tools == wanted.tools, session.used
+
+        ended = self._ends.get(chain[low]) if low else None
+        if ended:
+            return max(ended, key=agrees)
+        pool = index[chain[low]][-_CANDIDATES:] if low else []
+        if 2 * low < size:
+            pool = [*pool, *self._recent(wanted.group)]
+
+        best: tuple[int, tuple[bool, bool, float]] | None = None
+        found: Session | None = None
+        for session in pool:
+            prefix = common_prefix(session.messages, wanted.messages)
+            shorter = min(len(session.messages), size)
+            overlap = prefix + common_suffix(session.messages, wanted.messages, shorter - prefix)
+            score = overlap, agrees(session)
+            if (prefix or 2 * overlap >= size) and overlap and (best is None or score > best):
+                best, found = score, session
+        return found
+
+    def _recent(self, group: Group) -> list[Session]:
+        found: list[Session] = []
+        for looked_at, session in enumerate(reversed(self._tenants.get(group.tenant, ()))):
+            if looked_at == _LOOK_BACK or len(found) == _CANDIDATES:
+                break
+            if session.group == group:
+                found.append(session)
+        return found
+
+    def _store(self, session: Session, fingerprint: Fingerprint, marks: bytes, *, new: bool) -> None:
+        if not fingerprint.messages or not (new or session.alive):
+            return
+        session.tools = fingerprint.tools
+        session.hint = fingerprint.hint
+        session.used = self._clock()
+        tenant = session.group.tenant
+        known = len(session.messages)
+        if known:
+            _remove(self._ends, session.chain[-1], session)
+        for key in fingerprint.chain[known + 1 :]:
+            self._index.setdefault(key, []).append(session)
+            session.chain.append(key)
+        session.messages += fingerprint.messages[known:]
+        session.marks[known:] = marks[known:]
+        self._ends.setdefault(session.chain[-1], []).append(session)
+
+        session.alive = True
+        own = self._tenants.setdefault(tenant, OrderedDict())
+        for order in (self._all, own):
+            order[session] = None
+            order.move_to_end(session)
+        nbytes = session.rope.nbytes + MESSAGE_BYTES * len(session.messages)
+        self.nbytes += nbytes - session.nbytes
+        self._tenant_bytes[tenant] = self._tenant_bytes.get(tenant, 0) + nbytes - session.nbytes
+        session.nbytes = nbytes
+        self._shrink(session)
+
+    def _shrink(self, newest: Session) -> None:
+        tenant = newest.group.tenant
+        if newest.nbytes > min(self._tenant_budget, self._budget):
+            # Nothing else has to go for one that could not stay anyway.
+            self._drop(newest)
+            self.evictions["too_large"] += 1
+            return
+        for order, reason in ((self._tenants[tenant], "tenant_share"), (self._all, "budget")):
+            for session in list(order) if self._over(reason, tenant) else ():
+                if not self._over(reason, tenant):
+                    break
+                if not session.pins and session is not newest:
+                    self._drop(session)
+                    self.evictions[reason] += 1
+
+    def _over(self, reason: str, tenant: str) -> bool:
+        if reason == "budget":
+            return self.nbytes > self._budget
+        return self._tenant_bytes[tenant] > self._tenant_budget < self._budget
+
+    def _expire(self) -> None:
+        oldest = self._clock() - self._ttl
+        while self._all:
+            session = next(iter(self._all))
+            if session.used > oldest or session.pins:
+                return
+            self._drop(session)
+            self.evictions["ttl"] += 1
+
+    def _drop(self, session: Session) -> None:
+        for key in session.chain:
+            _remove(self._index, key, session)
+        _remove(self._ends, session.chain[-1], session)
+        session.alive = False
+        tenant = session.group.tenant
+        del self._all[session]
+        own = self._tenants[tenant]
+        del own[session]
+        self.nbytes -= session.nbytes
+        self._tenant_bytes[tenant] -= session.nbytes
+        if not own:
+            del self._tenants[tenant], self._tenant_bytes[tenant]
+
+
+def _remove(index: dict[bytes, list[Session]], key: bytes, session: Session) -> None:
+    sessions = index[key]
+    sessions.remove(session)
+    if not sessions:
+        del index[key]

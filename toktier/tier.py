@@ -1,0 +1,179 @@
+"""One model: from a chat-completion body to the token IDs that the engine itself would come to.
+
+The life of a request here: normalise (the engine's own rules), render (the model's template), match (which session
+it continues), splice (encode what changed). Session state changes only when all four have succeeded.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toktier.chunks import ChunkEncoder
+from toktier.errors import Unrenderable
+from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
+from toktier.ids import Ids
+from toktier.profiles.base import EngineProfile, ProfileSettings
+from toktier.reasons import Bypass, Cause, FullEncode, Path
+from toktier.rope import Splice
+from toktier.sessions import Lease, SessionStore
+from toktier.surrogates import find_surrogate
+from toktier.template import ChatTemplate, RenderRequest
+from toktier.tokenizer import FrozenTokenizer
+
+__all__ = ["ModelTier", "Prepared", "find_surrogate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What goes upstream for one request, and what it took. Nothing in it changes later."""
+
+    ids: Ids
+    """T of the whole rendered text, shape ``(n,)``, read-only and its own memory."""
+    path: Path
+    cause: Cause
+    full: FullEncode | None
+    messages: int
+    chars: int
+    """Characters of the rendered text: what the engine is served."""
+    scanned: int
+    """Characters that were encoded for it."""
+    common: int
+    """Leading characters that the text shares with the session's last one."""
+    first_changed: int
+    """Leading IDs shared with the session's last ones."""
+    first_changed_message: int | None
+    """Index in the body of the first message that the session did not have; None where there is none, or no session."""
+    changed_tool: str | None
+    """Name of the first tool that differs from the session's, where the cause is `Cause.TOOLS_CHANGED`."""
+    session: str
+    """A random name for logs."""
+    stages: dict[str, int]
+    """Microseconds for ``normalise``, ``render``, ``match`` and ``splice``."""
+    control_tokens: int
+    """Messages in which the client's text holds the literal of a special token."""
+    tokenizer_digest: str
+    template_digest: str
+
+
+class ModelTier:
+    """One model's tokenizer, template and engine rules over a session store. Thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: FrozenTokenizer,
+        template: ChatTemplate,
+        profile: EngineProfile,
+        settings: ProfileSettings,
+        store: SessionStore,
+        vocab_size: int | None = None,
+    ) -> None:
+        """``vocab_size`` is the engine's, where it is smaller than the tokenizer's."""
+        self.name = name
+        self.tokenizer = tokenizer
+        self.template = template
+        self.profile = profile
+        self.settings = settings
+        self.store = store
+        self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
+        self._encoder: ChunkEncoder = tokenizer.encoder
+        self._identity = digest(profile.name.encode(), template.digest.encode(), tokenizer.digest.encode())
+        self._control = control_pattern(tokenizer.spec)
+
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None) -> Prepared:
+        """The IDs for ``body``, a chat-completion request as `json.loads` reads it.
+
+        Raises `Unrenderable` where they cannot be known to be the engine's own (the request then goes upstream as
+        text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body).
+        """
+        started = time.perf_counter_ns()
+        request = self.profile.normalise(body, self.template, self.settings)
+        normalised = time.perf_counter_ns()
+        text = self.template.render(request)
+        rendered = time.perf_counter_ns()
+        wanted = self._fingerprint(tenant, request, hint)
+        with self.store.lease(wanted, self._encoder) as lease:
+            matched = time.perf_counter_ns()
+            splice = lease.rope.set(text)
+            ids = lease.rope.ids.copy()
+            self._check_range(ids[splice.kept_prefix : len(ids) - splice.kept_suffix])
+            spliced = time.perf_counter_ns()
+            marks = lease.marks + self._marks(wanted.packed[lease.shared :])
+            path = lease.path(len(text))
+            lease.commit(marks)
+        ids.flags.writeable = False
+        cause = _cause(path, lease, splice)
+        return Prepared(
+            ids=ids,
+            path=path,
+            cause=cause,
+            full=splice.full,
+            messages=len(request.messages),
+            chars=len(text),
+            scanned=splice.scanned,
+            common=splice.common,
+            first_changed=splice.first_changed,
+            first_changed_message=_first_changed_message(lease, request),
+            changed_tool=_changed_tool(lease, wanted, request) if cause is Cause.TOOLS_CHANGED else None,
+            session=lease.session,
+            stages={
+                "normalise": (normalised - started) // 1000,
+                "render": (rendered - normalised) // 1000,
+                "match": (matched - rendered) // 1000,
+                "splice": (spliced - matched) // 1000,
+            },
+            control_tokens=sum(marks),
+            tokenizer_digest=self.tokenizer.digest,
+            template_digest=self.template.digest,
+        )
+
+    def _fingerprint(self, tenant: str, request: RenderRequest, hint: str | None) -> Fingerprint:
+        settings = digest(self._identity, strict(request.kwargs))
+        return fingerprint(Group(tenant, self.name, settings), request.messages, request.tools, hint)
+
+    def _check_range(self, encoded: Ids) -> None:
+        """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine."""
+        if len(encoded) and int(encoded.max()) >= self.vocab_size:
+            raise Unrenderable(Bypass.TOKENIZER_MISMATCH, f"a token ID is not below the engine's {self.vocab_size}")
+
+    def _marks(self, packed: Sequence[bytes]) -> bytes:
+        """For each message 1 if it holds a special token's literal, else 0."""
+        if self._control is None:
+            return bytes(len(packed))
+        search = self._control.search
+        return bytes(search(form) is not None for form in packed)
+
+
+def control_pattern(spec: Mapping[str, Any]) -> re.Pattern[bytes] | None:
+    """Finds any special added token's literal in the strict form of a message (where strings stand as UTF-8)."""
+    literals = {token["content"] for token in spec.get("added_tokens") or () if token.get("special")}
+    forms = sorted(re.escape(literal.encode()) for literal in literals if literal)
+    return re.compile(b"|".join(forms)) if forms else None
+
+
+def _cause(path: Path, lease: Lease, splice: Splice) -> Cause:
+    if path in (Path.EDIT, Path.COMPACTION):
+        return Cause.TOOLS_CHANGED if lease.tools_changed else Cause.MESSAGES_EDITED
+    if path in (Path.APPEND, Path.RETRY) and splice.common < lease.previous_chars:
+        return Cause.TEMPLATE_HISTORY_REWRITE
+    return Cause.NONE
+
+
+def _first_changed_message(lease: Lease, request: RenderRequest) -> int | None:
+    if lease.previous is None or lease.shared == len(request.messages):
+        return None
+    return lease.shared if request.wire_index is None else request.wire_index[lease.shared]
+
+
+def _changed_tool(lease: Lease, wanted: Fingerprint, request: RenderRequest) -> str | None:
+    old, new = lease.previous_tools, wanted.tools
+    place = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    if request.tools is None or place >= len(request.tools):
+        return None
+    tool = request.tools[place]
+    name = tool.get("function", tool).get("name")
+    return name if isinstance(name, str) else None
