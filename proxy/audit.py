@@ -91,10 +91,11 @@ class RequestRecord:
     tokens: int | None = None
     """IDs sent."""
     first_changed: int | None = None
-    """Index of the first ID that differs from the session's last state; ``tokens`` if none does."""
+    """Leading IDs shared with the session's last ones: what the engine's prefix cache can use again."""
     first_changed_message: int | None = None
-    lost_reuse_tokens: int | None = None
-    """IDs of the session's last state from ``first_changed`` on: what the engine's prefix cache cannot use again."""
+    """Index in the body of the first message that the session did not have."""
+    common_chars: int | None = None
+    """Leading characters that the rendered text shares with the session's last one."""
     control_tokens: int | None = None
     """Messages whose client-written text holds an added-token literal."""
     stages_us: dict[str, int] = field(default_factory=dict)
@@ -142,7 +143,8 @@ class RequestRecord:
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)
         self.first_changed, self.first_changed_message = prepared.first_changed, prepared.first_changed_message
-        self.lost_reuse_tokens = getattr(prepared, "lost_reuse_tokens", None)
+        self.common_chars = prepared.common
+        self.tokenizer_digest, self.template_digest = prepared.tokenizer_digest, prepared.template_digest
         self.control_tokens = prepared.control_tokens
         if prepared.control_tokens:
             self.flags.add(Flag.CONTROL_TOKEN_IN_CONTENT)

@@ -13,13 +13,14 @@ from enum import IntEnum
 from typing import Any
 
 import aiohttp
-from toktier.tokenizer import FrozenTokenizer, embedded
 
-from proxy.config import EMBEDDED_TOKENIZER, Model, Settings, Upstream
+from proxy.config import Model, Settings, Upstream
 from proxy.config_checks import warnings
-from toktier.errors import TokTierError
+from proxy.loading import load_tier
+from proxy.registry import CannotLoad
 from toktier.reasons import BYPASS_HELP, Bypass
-from toktier.template import ChatTemplate
+from toktier.sessions import SessionStore
+from toktier.tier import ModelTier
 
 
 class Exit(IntEnum):
@@ -33,7 +34,8 @@ class Exit(IntEnum):
 
 @dataclass
 class ModelReport:
-    """One model. ``repair``: whether IDs will be sent; if not, ``bypass`` says why all its requests go as text."""
+    """One model. ``repair``: whether IDs will be sent, once the upstream passes its probe; if not, ``bypass`` says why
+    all its requests go as text."""
 
     name: str
     aliases: list[str]
@@ -51,7 +53,6 @@ class ModelReport:
     certified: bool | None = None
     certificate_digest: str | None = None
     certificate_refusal: str | None = None
-    template: bool | None = None
     template_digest: str | None = None
     load_s: float | None = None
 
@@ -127,35 +128,23 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
         return report
     start = time.perf_counter()
     try:
-        if model.tokenizer == EMBEDDED_TOKENIZER:
-            tokenizer = embedded()
-        else:
-            tokenizer = FrozenTokenizer.load(
-                model.tokenizer, revision=model.revision, cache_dir=settings.server.cache_dir
-            )
-    except (TokTierError, OSError) as error:
-        report.bypass, report.detail = Bypass.TOKENIZER_UNAVAILABLE, str(error)
+        loaded = load_tier(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
+    except CannotLoad as error:
+        report.bypass, report.detail = error.reason, error.detail
         return report
     report.load_s = round(time.perf_counter() - start, 2)
-    report.tokenizer_digest, report.vocab_size = tokenizer.digest, tokenizer.vocab_size
+    report.repair = True
+    assert isinstance(loaded.tier, ModelTier)
+    tokenizer, template = loaded.tier.tokenizer, loaded.tier.template
+    report.tokenizer_digest, report.vocab_size = tokenizer.digest, loaded.vocab_size
     report.window_engine = f"{tokenizer.window.name} {tokenizer.window.version}"
     report.window_refusal = tokenizer.window_refusal
+    report.template_digest = template.digest
     report.certified = tokenizer.certificate is not None
     if tokenizer.certificate is not None:
         report.certificate_digest = tokenizer.certificate.digest
     else:
         report.certificate_refusal = str(tokenizer.refusal)
-    try:
-        template = ChatTemplate.load(tokenizer, override=model.chat_template)
-    except (TokTierError, OSError) as error:
-        report.template, report.bypass, report.detail = False, Bypass.NO_TEMPLATE, str(error)
-        return report
-    report.template = template is not None
-    if template is None:
-        report.bypass = Bypass.NO_TEMPLATE
-        report.detail = "set chat_template to the file that the engine was started with"
-        return report
-    report.template_digest, report.repair = template.digest, True
     return report
 
 

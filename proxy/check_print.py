@@ -53,8 +53,7 @@ def _model(model: ModelReport, out: Console) -> None:
         lines.append(("certificate", certificate))
         refusal = f" ({model.window_refusal})" if model.window_refusal else ""
         lines.append(("encoder", f"{model.window_engine}{refusal}"))
-    if model.template is not None:
-        found = f"found, {(model.template_digest or '')[:16]}" if model.template else "none"
-        lines.append(("template", f"{found}; profile {model.profile}"))
+    if model.template_digest is not None:
+        lines.append(("template", f"{model.template_digest[:16]}, profile {model.profile}"))
     for label, text in lines:
         out.print(f"  {label:<12}{escape(text)}", soft_wrap=True)

@@ -25,10 +25,7 @@ NEEDS_RESTART = frozenset(
         "auth.state_dir",
         "auth.hmac_key",
         "auth.hmac_key_file",
-        # The session store and the log writer are made once.
-        "sessions.budget_bytes",
-        "sessions.tenant_share",
-        "sessions.ttl_s",
+        # The log writer is made once.
         "log.path",
         "log.queue_lines",
     }

@@ -19,9 +19,10 @@ from importlib.metadata import version
 
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
-from proxy import logs, reload
+from proxy import audit, logs, reload, routes
+from proxy.audit import RequestRecord
 from proxy.config import ConfigError, Settings
 from proxy.config_checks import warnings
 from proxy.errors import draining
@@ -54,11 +55,11 @@ class Drain:
         await self._idle.wait()
 
     @property
-    def middleware(self) -> Callable[[web.Request, Handler], object]:
+    def middleware(self) -> Middleware:
         @web.middleware
         async def drain(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._draining and request.path not in _ALWAYS_ANSWERED:
-                return draining().response()
+                return _refuse(request)
             self._running += 1
             self._idle.clear()
             try:
@@ -69,6 +70,18 @@ class Drain:
                     self._idle.set()
 
         return drain
+
+
+def _refuse(request: web.Request) -> web.Response:
+    found = routes.match(request.rel_url.raw_path)
+    error = draining()
+    record = RequestRecord(
+        request_id=audit.request_id(request.headers.get("X-Request-Id")),
+        route=found[0].pattern if found else "none",
+        error=error.code,
+    )
+    record.emit(error.status)
+    return error.response()
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

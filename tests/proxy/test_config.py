@@ -308,7 +308,7 @@ def test_configuration_file_from_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_an_encrypted_tls_key_is_refused_without_asking(tmp_path: Path, state: dict[str, str]) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = subprocess.run(
-        f"openssl req -x509 -newkey rsa:2048 -subj /CN=x -days 1 -passout pass:secret -keyout {key} -out {cert}".split(),
+        f"openssl req -x509 -newkey rsa:2048 -subj /CN=x -days 1 -passout pass:x -keyout {key} -out {cert}".split(),
         capture_output=True,
         check=False,
     )
