@@ -58,8 +58,9 @@ class Refusal(Exception):
 class Verdict:
     """What one chat request brought and how its IDs compare with the reference.
 
-    ``form``: "ids" (compared), "text" (no IDs came) or "ignored" (IDs came with media or echo). ``exact`` is None where
-    nothing was compared, and until the comparison is done.
+    ``form``: "ids" (compared), "text" (no IDs came), "ignored" (IDs came with media or echo) or "probe" (one token is
+    asked for and the IDs repeat a single one, as no chat prompt does: a question whether IDs are honoured). ``exact``
+    is None where nothing was compared, and until the comparison is done.
     """
 
     request_id: str
@@ -253,10 +254,11 @@ class EmbeddedEngine:
             ids = await self._reference({"op": "chat", "body": body})
         else:
             check_ids(ids, self._checker.vocab_size)
-            verdict.form = "ids"
-            task = asyncio.create_task(self._compare(body, ids, verdict))
-            self._comparisons.add(task)
-            task.add_done_callback(self._comparisons.discard)
+            verdict.form = "probe" if body.get("max_tokens") == 1 and len(set(ids)) == 1 else "ids"
+            if verdict.form == "ids":
+                task = asyncio.create_task(self._compare(body, ids, verdict))
+                self._comparisons.add(task)
+                task.add_done_callback(self._comparisons.discard)
         verdict.tokens = len(ids)
         return ids
 

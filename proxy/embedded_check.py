@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -246,6 +247,7 @@ class Reference:
 
 def main(folder: Path) -> None:
     """Serve standard input until it ends. Whatever a library prints goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the engine, which then ends this process
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reference = Reference(folder)

@@ -221,6 +221,16 @@ async def test_the_same_text_in_other_tokens_is_a_mismatch(http: aiohttp.ClientS
     assert (found["exact"], found["first_difference"], found["same_text"]) == (False, at, True)
 
 
+async def test_a_probe_is_no_mismatch(http: aiohttp.ClientSession, engine: EmbeddedEngine) -> None:
+    before = engine.counters["mismatched"]
+    _, reply = await post(http, engine, with_ids([100] * 17, max_tokens=1), **{"X-Request-Id": "probe"})
+    assert reply["usage"]["prompt_tokens"] == 17
+    assert (await verdict(http, engine, "probe"))["form"] == "probe"
+    await post(http, engine, with_ids([100] * 17), **{"X-Request-Id": "constant"})
+    assert (await verdict(http, engine, "constant"))["exact"] is False
+    assert engine.counters["mismatched"] == before + 1
+
+
 @pytest.mark.parametrize("ids", [[], [-1], [1.5], ["a"], [True], "abc", 7, [10**6]])
 async def test_malformed_ids(http: aiohttp.ClientSession, engine: EmbeddedEngine, ids: Any) -> None:
     status, reply = await post(http, engine, with_ids(ids))

@@ -1,0 +1,94 @@
+"""The demo's table and summary, and the verdict on the whole run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from tools.demo.session import Turn
+
+STAGES = ("parse", "normalise", "render", "match", "splice", "serialise")
+"""The stages that are TokTier's own work on a request, in order (microseconds)."""
+REQUIRED = 0.9
+"""Share of the eligible turns that must take the append or the edit path."""
+
+
+def own_us(turn: Turn) -> int:
+    """Microseconds that TokTier spent on the turn itself."""
+    stages: dict[str, int] = turn.log.get("stages_us", {})
+    return sum(stages.get(stage, 0) for stage in STAGES)
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def _exact(turn: Turn) -> str:
+    return {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[dim]text[/]"}[turn.exact]
+
+
+def table(turns: Sequence[Turn]) -> Table:
+    """One row a turn."""
+    result = Table(title="An agent session through TokTier", header_style="bold", caption="µs: microseconds by stage")
+    result.add_column("#", justify="right")
+    result.add_column("turn", no_wrap=True)
+    result.add_column("path", no_wrap=True)
+    for name in ("context", "served", "scanned", "tokens", *STAGES):
+        result.add_column(name if name not in STAGES else f"{name} µs", justify="right")
+    result.add_column("exact")
+    for number, turn in enumerate(turns, 1):
+        log = turn.log
+        path = f"{log['path']} [dim]{log['bypass']}[/]" if log["bypass"] else str(log["path"])
+        counts = (log["chars"], log["served_chars"], log["scanned_chars"], log["tokens"])
+        stages = (log["stages_us"].get(stage) for stage in STAGES)
+        what = turn.what if turn.eligible else f"[dim]{turn.what}[/]"
+        result.add_row(str(number), what, path, *map(_count, (*counts, *stages)), _exact(turn))
+    return result
+
+
+def problems(turns: Sequence[Turn]) -> list[str]:
+    """What keeps the run from being a success, in words; nothing when it is one."""
+    found = []
+    for number, turn in enumerate(turns, 1):
+        if turn.exact is False:
+            form, first = turn.verdict.get("form"), turn.verdict.get("first_difference")
+            found.append(f"turn {number} ({turn.what}) is not exact: the engine got {form}, first difference {first}")
+        if turn.bypass and turn.log["path"] != "bypass":
+            found.append(f"turn {number} ({turn.what}) should have been bypassed, but took {turn.log['path']}")
+    eligible = [turn for turn in turns if turn.eligible]
+    if (share := repaired(turns)) < REQUIRED:
+        found.append(f"{share:.0%} of {len(eligible)} eligible turns took append or edit; {REQUIRED:.0%} are required")
+    return found
+
+
+def repaired(turns: Sequence[Turn]) -> float:
+    """The share of eligible turns on the append or edit path."""
+    eligible = [turn for turn in turns if turn.eligible]
+    return sum(turn.log["path"] in ("append", "edit") for turn in eligible) / len(eligible) if eligible else 0.0
+
+
+def summary(console: Console, turns: Sequence[Turn], seconds: float) -> None:
+    """A few lines below the table."""
+    by_path: dict[str, list[Turn]] = defaultdict(list)
+    for turn in turns:
+        by_path[turn.log["path"]].append(turn)
+    served = sum(turn.log["served_chars"] or 0 for turn in turns)
+    scanned = sum(turn.log["scanned_chars"] or 0 for turn in turns)
+    checked = [turn for turn in turns if turn.exact is not None]
+    eligible = sum(turn.eligible for turn in turns)
+    console.print(f"\n[bold]{len(turns)} turns in {seconds:.1f} s[/], checked by the engine's own reference:")
+    console.print(f"  exact           {sum(turn.exact is True for turn in checked)} of {len(checked)} with IDs")
+    console.print(
+        f"  append or edit  {repaired(turns):.0%} of {eligible} eligible turns (not eligible, dimmed: the first "
+        "request, forks, a retry, the image, the compaction)"
+    )
+    console.print(f"  characters      {served:,} served as IDs, {scanned:,} encoded for it ({scanned / served:.1%})")
+    for path, members in by_path.items():
+        times = [own_us(turn) for turn in members]
+        console.print(
+            f"  {path:<15} {len(members):>2} turns, median {median(times) / 1000:.2f} ms of TokTier's own work"
+        )
