@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import zstandard
 from aiohttp import web
 from aiohttp.client_exceptions import ClientPayloadError

@@ -62,22 +62,21 @@ def _connection_options(headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def request_headers(
-    headers: CIMultiDictProxy[str], *, passthrough: bool, credential: str | None, request_id: str, decoded: bool
+    headers: CIMultiDictProxy[str], *, passthrough: bool, credential: str | None, request_id: str
 ) -> CIMultiDict[str]:
-    """What goes upstream: changes 1 to 3. ``credential`` is the upstream's own; ``decoded``: the coding was undone."""
+    """What goes upstream: changes 1 to 3. ``credential``: value of Authorization, or None to set none.
+
+    With ``passthrough`` the client's other credentials go as they are.
+    """
     options = _connection_options(headers)
     sent: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         lower = name.lower()
-        if (lower in _NOT_FORWARDED or lower in options) and not (lower == "content-encoding" and not decoded):
-            continue
-        if lower in CREDENTIALS and not passthrough:
+        if lower in _NOT_FORWARDED or lower in options or (lower in CREDENTIALS and not passthrough):
             continue
         sent.add(name, value)
     if credential is not None:
-        for name in ("Authorization", "X-Api-Key", "Api-Key"):
-            sent.popall(name, None)
-        sent["Authorization"] = f"Bearer {credential}"
+        sent["Authorization"] = credential
     sent.setdefault("X-Request-Id", request_id)
     return sent
 

@@ -74,6 +74,11 @@ def wrong_method(allowed: tuple[str, ...]) -> ApiError:
     return ApiError(405, f"This path takes {methods}.", code="method_not_allowed", headers={"Allow": methods})
 
 
+def unauthorized(message: str) -> ApiError:
+    """401. ``message`` names no credential."""
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
 def unknown_model() -> ApiError:
     """404 for a model that the configuration does not name. The name itself is not repeated."""
     return ApiError(

@@ -15,10 +15,10 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from json.decoder import JSONDecodeError, scanstring
+from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-_SCAN = json.JSONDecoder().scan_once
+_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _SPACE = re.compile(r"[ \t\n\r]*").match
 _BOM = "\ufeff"
 

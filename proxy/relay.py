@@ -150,9 +150,8 @@ class JsonObserver:
 
 def _prompt_tokens(value: dict[str, object], known: int | None) -> int | None:
     usage = value.get("usage")
-    if isinstance(usage, dict) and type(usage.get("prompt_tokens")) is int:
-        return usage["prompt_tokens"]
-    return known
+    count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else known
 
 
 @dataclass(slots=True)
@@ -206,14 +205,15 @@ async def relay(
         broken = await _pump(reply, response, write_timeout_s, relayed, read)
         sse = relayed.sse
         relayed.upstream_broke = broken
-        if sse is not None and (broken or (ends_with_done and reply.status == 200 and not sse.complete)):
+        early = broken or (ends_with_done and reply.status == 200 and sse is not None and not sse.complete)
+        if sse is not None and early and not sse.done:
             relayed.end = End.INCOMPLETE
             if "Content-Length" in reply.headers:
                 _cut(request)  # there is no room for an event
             else:
                 async with asyncio.timeout(write_timeout_s):
                     await response.write(changes.error_event(sse.boundary))
-        elif broken:
+        elif sse is None and broken:
             # Nothing can be added to a body of another kind; only a broken connection tells the client.
             relayed.end = End.INCOMPLETE
             _cut(request)

@@ -47,7 +47,9 @@ class Upstream:
     def __init__(self, name: str, settings: config.Upstream) -> None:
         self.name = name
         self.settings = settings
-        self.credential = settings.secret()
+        secret = settings.secret()
+        self.credential = None if secret is None else f"Bearer {secret}"
+        """Value of the Authorization header of TokTier's own."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when a connection failed: what the probe found may be void."""
         self._base = settings.url
@@ -134,7 +136,7 @@ class Upstream:
         if body is not None:
             headers["Content-Type"] = "application/json"
         if self.credential is not None:
-            headers["Authorization"] = f"Bearer {self.credential}"
+            headers["Authorization"] = self.credential
         async with asyncio.timeout(timeout_s):
             url = URL(self._base + path, encoded=True)
             async with self._fresh.request(

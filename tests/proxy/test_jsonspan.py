@@ -60,7 +60,7 @@ def test_refuses_what_json_loads_refuses(text: str) -> None:
 def test_edit_keeps_the_other_members(
     case: tuple[bytes, list[tuple[str, str]]], remove: set[str], add_one: bool
 ) -> None:
-    raw, members = case
+    raw, _ = case
     add = [("added", b"[1,2]"), ("x", b"null")] if add_one else []
     edited = parse(raw).edit(remove, add)
     pairs = json.loads(edited, object_pairs_hook=list)

@@ -1,0 +1,171 @@
+"""POST /v1/chat/completions: the client's body plus the IDs, or untouched with a reason.
+
+Invariant: whatever goes wrong in TokTier's own part (rendering, encoding, an unexpected exception), the request still
+goes upstream as text. Only what the engine could not serve either is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import aiohttp
+import orjson
+import structlog
+from aiohttp import web
+
+from proxy import changes
+from proxy.api.checks import refuse_ids_out_of_range, refuse_surrogates
+from proxy.audit import Flag
+from proxy.errors import ApiError
+from proxy.exchange import Exchange, Member
+from proxy.jsonspan import Parsed
+from proxy.registry import ModelRuntime, State
+from proxy.relay import End
+from toktier.errors import Unrenderable
+from toktier.reasons import Bypass
+
+if TYPE_CHECKING:
+    from toktier.tier import Prepared
+
+_log = structlog.get_logger("toktier.chat")
+
+HINTS = ("x-session-id", "session-id", "session_id", "x-session-affinity", "x-claude-code-session-id")
+"""Headers in which agents name their session. A hint only: one value may carry several conversations."""
+_ERROR_BODY = 64 << 10
+_MEANT_FIELD = {
+    "vllm": b"prompt_token_ids",
+    "sglang": b"input_ids",
+    "trtllm": b"prompt_token_ids",
+    "dynamo": b"token_data",
+}
+
+
+async def chat(exchange: Exchange) -> web.StreamResponse:
+    """Serve one chat request."""
+    record = exchange.record
+    parsed = await exchange.read_json()
+    model = exchange.model(parsed) or _only_model(exchange)
+    record.model, record.upstream = model.name, model.upstream.name
+    stream = parsed.value.get("stream")
+    record.stream = stream if isinstance(stream, bool) else None
+    refuse_surrogates(parsed)
+    if model.vocab_size is not None:
+        refuse_ids_out_of_range(parsed.value, model.vocab_size)
+    remove, add = exchange.salt(parsed)
+    with_ids = await _repair(exchange, model, parsed, remove, add)
+    if with_ids is not None:
+        reply = await exchange.send(model.upstream, with_ids)
+        try:
+            refusal = await _refusal(model, reply)
+        except BaseException:
+            reply.close()
+            raise
+        if refusal is None:
+            return await _finish(exchange, model, reply, b"")
+        named, start = refusal
+        if not named:
+            return await _finish(exchange, model, reply, start)
+        reply.close()
+        model.refused()
+        record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
+        record.flags.add(Flag.IDS_REFUSED_RETRY)
+    reply = await exchange.send(model.upstream, parsed.edit(remove, add))
+    return await _finish(exchange, model, reply, b"")
+
+
+def _only_model(exchange: Exchange) -> ModelRuntime:
+    """The model of a request that names none: engines that serve one model allow that."""
+    models = list(exchange.generation.registry.models.values())
+    if len(models) != 1:
+        raise ApiError(400, "The request names no model.", param="model", code="model_required")
+    return models[0]
+
+
+async def _repair(
+    exchange: Exchange, model: ModelRuntime, parsed: Parsed, remove: Collection[str], add: list[Member]
+) -> bytes | None:
+    """The body with IDs; None, with the reason on record, when it must go as text."""
+    record = exchange.record
+    if parsed.duplicates:
+        record.bypassed(Bypass.DUPLICATE_KEYS)
+        return None
+    if model.state is not State.OK or model.tier is None:
+        record.bypassed(model.reason or Bypass.TOKENIZER_UNAVAILABLE, model.detail)
+        return None
+    hint = next((exchange.request.headers[name] for name in HINTS if name in exchange.request.headers), None)
+    work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint)
+    try:
+        if len(parsed.raw) < exchange.generation.settings.server.inline_below_bytes:
+            prepared, body = work.run()
+        else:
+            prepared, body = await asyncio.get_running_loop().run_in_executor(exchange.executor, work.run)
+    except Unrenderable as reason:
+        record.bypassed(reason.bypass, reason.detail or None)
+        return None
+    except Exception:
+        _log.exception("prepare_failed", model=model.name, request_id=record.request_id)
+        record.bypassed(Bypass.INTERNAL_ERROR)
+        return None
+    record.take(prepared)
+    record.tokenizer_digest, record.template_digest = prepared.tokenizer_digest, prepared.template_digest
+    record.versions = dict(model.versions)
+    record.add_stage("serialise", work.serialise_ns)
+    return body
+
+
+class _Work:
+    """What a worker thread does for one request: render, splice, write the body."""
+
+    def __init__(
+        self,
+        model: ModelRuntime,
+        tenant: str,
+        parsed: Parsed,
+        remove: Collection[str],
+        add: list[Member],
+        hint: str | None,
+    ) -> None:
+        self._model, self._tenant, self._parsed, self._hint = model, tenant, parsed, hint
+        self._remove, self._add = remove, add
+        self.serialise_ns = 0
+
+    def run(self) -> tuple[Prepared, bytes]:
+        """The tier's answer, and the body that carries it."""
+        assert self._model.tier is not None
+        prepared = self._model.tier.prepare(self._tenant, self._parsed.value, self._hint)
+        start = time.perf_counter_ns()
+        ids = orjson.dumps(prepared.ids, option=orjson.OPT_SERIALIZE_NUMPY)
+        name, value = changes.id_member(self._model.upstream.settings.token_field, ids)
+        # A client may send the field as null, which means absent.
+        body = self._parsed.edit({*self._remove, name}, [*self._add, (name, value)])
+        self.serialise_ns = time.perf_counter_ns() - start
+        return prepared, body
+
+
+async def _refusal(model: ModelRuntime, reply: aiohttp.ClientResponse) -> tuple[bool, bytes] | None:
+    """None for a reply that is no client error; else whether it names the ID field, and what was read of its body."""
+    if reply.status not in (400, 422):
+        if reply.status == 200:
+            model.accepted()
+        return None
+    start = bytearray()
+    try:
+        while len(start) < _ERROR_BODY and (piece := await reply.content.readany()):
+            start += piece
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False, bytes(start)  # the relay meets the same error again and says so
+    field = changes.ID_PATHS[model.upstream.settings.token_field][-1]
+    return field.encode() in start, bytes(start)
+
+
+async def _finish(
+    exchange: Exchange, model: ModelRuntime, reply: aiohttp.ClientResponse, start: bytes
+) -> web.StreamResponse:
+    response = await exchange.relay(model.upstream, reply, done=True, read=start)
+    record = exchange.record
+    if record.prompt_tokens_equal is not None and exchange.relayed.end is End.COMPLETE:
+        model.counted(record.prompt_tokens_equal)
+    return response

@@ -1,0 +1,58 @@
+"""What a chat request must be whatever becomes of it: encodable text, IDs within the vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.errors import ApiError
+from proxy.jsonspan import Parsed
+from toktier.surrogates import find_surrogate
+
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def refuse_surrogates(parsed: Parsed) -> None:
+    """400 for a lone surrogate anywhere in the body: no tokenizer can encode it.
+
+    A UTF-8 body can only bring one as an escape, so most bodies are done with one search.
+    """
+    if _ESCAPED_SURROGATE.search(parsed.raw) is None:
+        return
+    found = find_surrogate(parsed.value)
+    if found is not None:
+        path, offset = found
+        raise ApiError(
+            400,
+            f"{path} has a lone surrogate at character {offset}; it is not valid Unicode text.",
+            param=path,
+            code="invalid_unicode",
+        )
+
+
+def refuse_ids_out_of_range(body: Mapping[str, Any], vocab_size: int) -> None:
+    """400 for a token ID in ``stop_token_ids``, ``allowed_token_ids`` or ``logit_bias`` that the model does not have.
+
+    What is no integer is left to the engine.
+    """
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        value = body.get(name)
+        if isinstance(value, list) and any(type(i) is int and not 0 <= i < vocab_size for i in value):
+            raise _out_of_range(name, vocab_size)
+    bias = body.get("logit_bias")
+    if isinstance(bias, dict) and not all(_in_range(key, vocab_size) for key in bias):
+        raise _out_of_range("logit_bias", vocab_size)
+
+
+def _in_range(key: str, vocab_size: int) -> bool:
+    try:
+        return 0 <= int(key) < vocab_size
+    except ValueError:
+        return True
+
+
+def _out_of_range(name: str, vocab_size: int) -> ApiError:
+    return ApiError(
+        400, f"{name} has a token ID outside 0..{vocab_size - 1}.", param=name, code="token_id_out_of_range"
+    )

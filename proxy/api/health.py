@@ -1,0 +1,55 @@
+"""GET /health (the process), /ready (can it serve?) and /metrics."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from proxy.exchange import Generation
+from proxy.metrics import Metrics
+from proxy.registry import State
+from toktier.reasons import BYPASS_HELP
+
+
+def health() -> web.Response:
+    """200 as long as the process answers."""
+    return _json(200, {"status": "ok"})
+
+
+def ready(generation: Generation) -> web.Response:
+    """200 when at least one model can be served; ``degraded`` names models that are served without repair, and why.
+
+    503 when no upstream of any model answers (or none has yet).
+    """
+    models: dict[str, Any] = {}
+    reasons: list[str] = []
+    reachable = False
+    for name, runtime in generation.registry.models.items():
+        reachable = reachable or runtime.reachable is True
+        entry: dict[str, Any] = {"state": runtime.state.value, "upstream": runtime.upstream.name}
+        if runtime.reason is not None:
+            entry |= {"reason": runtime.reason.value, "help": BYPASS_HELP[runtime.reason], "detail": runtime.detail}
+        if runtime.reachable is not True:
+            reasons.append(f"{name}: upstream {'not asked yet' if runtime.reachable is None else 'unreachable'}")
+        elif runtime.wants_ids and runtime.state is not State.OK:
+            reasons.append(f"{name}: {runtime.reason.value if runtime.reason else runtime.state.value}")
+        models[name] = entry
+    body = {
+        "status": "unavailable" if models and not reachable else "degraded" if reasons else "ready",
+        "degraded": bool(reasons),
+        "reasons": reasons,
+        "models": models,
+    }
+    return _json(200 if reachable or not models else 503, body)
+
+
+def metrics(registry: Metrics, accept: str | None) -> web.Response:
+    """The Prometheus text."""
+    body, content_type = registry.exposition(accept)
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _json(status: int, value: Any) -> web.Response:
+    return web.Response(status=status, body=json.dumps(value).encode(), content_type="application/json")

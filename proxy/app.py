@@ -1,0 +1,276 @@
+"""The application: which handler serves a request, and the life of what they share.
+
+Invariants
+1. Every reply that TokTier itself writes is JSON in OpenAI's shape, metrics apart.
+2. Every request to a served API path gets one log line and one count, whatever becomes of it.
+3. The application starts before its tokenizers are loaded and its upstreams answer, and serves as text until they do.
+4. A reload makes a new `Generation`; requests under way end in the one that they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from aiohttp import web
+from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.typedefs import Handler
+
+from proxy import audit, config, errors, routes
+from proxy.api import health
+from proxy.api.chat import chat
+from proxy.api.forward import forward
+from proxy.audit import Flag, RequestRecord
+from proxy.body import expects_continue
+from proxy.config import Settings
+from proxy.errors import ApiError
+from proxy.exchange import Exchange, Generation
+from proxy.metrics import Metrics
+from proxy.probe import LAST_RETRY_S, Probe, keep_probed, keep_watched
+from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
+from proxy.routes import Kind, Route
+from proxy.tenants import AuthError, Tenants
+from toktier.reasons import Bypass
+from toktier.sessions import SessionStore
+
+_log = structlog.get_logger("toktier.app")
+
+LoadTier = Callable[[str, config.Model, config.Server, SessionStore], Loaded]
+
+
+class Core:
+    """What lives as long as the process: the session store, the worker threads, the metrics, the present generation."""
+
+    def __init__(self, settings: Settings, load: LoadTier) -> None:
+        self._load = load
+        self._first = settings
+        self._tenants = Tenants(settings.auth)
+        self.metrics = Metrics()
+        sessions = settings.sessions
+        self.store = SessionStore(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
+        self.executor = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="toktier-worker")
+        # Loading is slow; it must not take the workers of requests.
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="toktier-loader")
+        self._tasks: dict[int, list[asyncio.Task[None]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.generation: Generation
+
+    async def run(self, _app: web.Application) -> AsyncIterator[None]:
+        """For ``cleanup_ctx``: starts everything, and ends it after the last request."""
+        self.generation = self._begin(self._first, self._tenants, {})
+        self.metrics.watch(
+            sessions=lambda: (len(self.store), self.store.nbytes),
+            upstreams=lambda: self.generation.registry.states(),
+            upstream_states=[state.value for state in State],
+        )
+        lag = asyncio.create_task(self.metrics.sample_loop_lag())
+        try:
+            yield
+        finally:
+            lag.cancel()
+            await asyncio.gather(lag, return_exceptions=True)
+            for task in self._closing:
+                task.cancel()
+            await asyncio.gather(*self._closing, self._end(self.generation), return_exceptions=True)
+            self.executor.shutdown(wait=False, cancel_futures=True)
+            self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def reload(self, settings: Settings) -> list[str]:
+        """Serve new requests by ``settings``. Raises, and changes nothing, when they cannot be used."""
+        old = self.generation
+        tenants = old.tenants.reloaded(settings.auth)
+        sessions = settings.sessions
+        self.store.configure(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
+        kept = {
+            name: Loaded(runtime.tier, runtime.vocab_size, runtime.versions)
+            for name, runtime in old.registry.models.items()
+            if runtime.tier is not None
+            and runtime.vocab_size is not None
+            and settings.models.get(name) == runtime.settings
+        }
+        self.generation = self._begin(settings, tenants, kept)
+        task = asyncio.create_task(self._retire(old))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return [f"{name}: tokenizer kept" for name in sorted(kept)]
+
+    def _begin(self, settings: Settings, tenants: Tenants, kept: Mapping[str, Loaded]) -> Generation:
+        generation = Generation(settings, tenants, Registry(settings))
+        tasks = []
+        for name, runtime in generation.registry.models.items():
+            if name in kept:
+                runtime.take(kept[name])
+            tasks.append(asyncio.create_task(self._look_after(runtime, settings.server)))
+        self._tasks[id(generation)] = tasks
+        return generation
+
+    async def _look_after(self, runtime: ModelRuntime, server: config.Server) -> None:
+        """Loads a model and keeps it probed, for its life."""
+        probe = Probe(runtime, self.executor)
+        if runtime.wants_ids and (runtime.tier is not None or await self._loaded(runtime, server, probe)):
+            await keep_probed(runtime, probe)
+        else:
+            await keep_watched(runtime, probe)
+
+    async def _loaded(self, runtime: ModelRuntime, server: config.Server, probe: Probe) -> bool:
+        """Loads the tier, again and again where that may help. False when only another configuration can."""
+        loop = asyncio.get_running_loop()
+        watching = asyncio.create_task(keep_watched(runtime, probe))
+        wait = 1.0
+        try:
+            while True:
+                try:
+                    loaded = await loop.run_in_executor(
+                        self._loader, self._load, runtime.name, runtime.settings, server, self.store
+                    )
+                    runtime.take(loaded)
+                    return True
+                except CannotLoad as error:
+                    runtime.set_text(error.reason, error.detail)
+                    if error.final:
+                        return False
+                except Exception as error:
+                    _log.exception("load_failed", model=runtime.name)
+                    runtime.set_text(Bypass.TOKENIZER_UNAVAILABLE, type(error).__name__)
+                await asyncio.sleep(wait)
+                wait = min(LAST_RETRY_S, wait * 2)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _retire(self, generation: Generation) -> None:
+        while generation.in_flight:
+            generation.idle.clear()
+            await generation.idle.wait()
+        await self._end(generation)
+
+    async def _end(self, generation: Generation) -> None:
+        tasks = self._tasks.pop(id(generation), [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await generation.registry.close()
+
+    async def dispatch(self, request: web.Request) -> web.StreamResponse:
+        """The one handler: finds the route, then answers."""
+        found = routes.match(request.rel_url.raw_path)
+        if found is not None and request.method in found[0].methods:
+            route = found[0]
+            if route.kind is Kind.HEALTH:
+                return health.health()
+            if route.kind is Kind.READY:
+                return health.ready(self.generation)
+            if route.kind is Kind.METRICS:
+                return health.metrics(self.metrics, request.headers.get("Accept"))
+        generation = self.generation
+        generation.in_flight += 1
+        self.metrics.in_flight.inc()
+        try:
+            return await self._serve(request, found, generation)
+        finally:
+            self.metrics.in_flight.dec()
+            generation.in_flight -= 1
+            if not generation.in_flight:
+                generation.idle.set()
+
+    async def _serve(
+        self, request: web.Request, found: tuple[Route, str | None] | None, generation: Generation
+    ) -> web.StreamResponse:
+        """Answer one request, and note it."""
+        request_id = audit.request_id(request.headers.get("X-Request-Id"))
+        record = RequestRecord(request_id=request_id, route=found[0].pattern if found else "none")
+        exchange: Exchange | None = None
+        status: int | None = None
+        try:
+            try:
+                if found is None:
+                    raise errors.unknown_route()
+                route, named = found
+                if request.method not in route.methods:
+                    raise errors.wrong_method(route.methods)
+                expects_continue(request)
+                tenant = generation.tenants.identify(request.headers)
+                record.tenant = tenant.id_hash
+                exchange = Exchange(request, route, generation, tenant, record, self.executor)
+                if route.kind is Kind.CHAT:
+                    response = await chat(exchange)
+                else:
+                    response = await forward(exchange, named)
+                status = response.status
+                return response
+            except AuthError as error:
+                raise errors.unauthorized(str(error)) from None
+        except ApiError as error:
+            record.error, status = error.code, error.status
+            return await _answer(request, error)
+        except asyncio.CancelledError:
+            record.flags.add(Flag.CLIENT_GONE)
+            status = None if exchange is None else exchange.relayed.status
+            raise
+        except Exception:
+            _log.exception("request_failed", request_id=request_id)
+            record.error = "internal_error"
+            if exchange is not None and exchange.relayed.status is not None:
+                # The head is sent; only a broken connection tells the client.
+                status = exchange.relayed.status
+                if request.transport is not None:
+                    request.transport.abort()
+                raise
+            status = 500
+            return await _answer(request, errors.internal())
+        finally:
+            record.emit(status)
+            self.metrics.observe(record)
+
+
+async def _answer(request: web.Request, error: ApiError) -> web.StreamResponse:
+    response = error.response()
+    if request.headers.get("Expect") and not request.content.is_eof():
+        # The client keeps its body back and now never sends it. aiohttp would wait for it before it closed.
+        response.force_close()
+        await response.prepare(request)
+        await response.write_eof()
+        request.protocol.force_close()
+    return response
+
+
+async def _defer_expectation(_request: web.Request) -> None:
+    """aiohttp would send "100 Continue" before the request is looked at; `proxy.body.read` sends it after."""
+
+
+async def _plain_headers(_request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """aiohttp names itself in every reply; TokTier adds no header (`proxy.changes`)."""
+    if response.headers.get("Server") == SERVER_SOFTWARE:
+        del response.headers["Server"]
+
+
+@web.middleware
+async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What aiohttp decides by itself (``OPTIONS *``), in OpenAI's shape."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return errors.from_status(error.status).response()
+
+
+RELOAD: web.AppKey[Callable[[Settings], Awaitable[list[str]]]] = web.AppKey("reload", Callable)  # type: ignore[arg-type]
+CORE: web.AppKey[Core] = web.AppKey("core", Core)
+
+
+def create_app(settings: Settings, load: LoadTier | None = None) -> web.Application:
+    """The application. ``load`` makes a model's tier. Raises OSError or `proxy.tenants.KeyFileError`."""
+    if load is None:
+        from proxy.loading import load_tier
+
+        load = load_tier
+    core = Core(settings, load)
+    app = web.Application(handler_args={"auto_decompress": False, "handler_cancellation": True})
+    app[CORE] = core
+    app[RELOAD] = core.reload
+    app.cleanup_ctx.append(core.run)
+    app.on_response_prepare.append(_plain_headers)
+    app.router.add_route("*", "/{path:.*}", core.dispatch, expect_handler=_defer_expectation)
+    app.middlewares.append(_json_errors)
+    return app

@@ -1,0 +1,173 @@
+"""One request on its way through TokTier: what the handlers in `proxy.api` share.
+
+An exchange keeps the `Generation` (settings, tenants, models) that it began with, whatever is reloaded meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import structlog
+from aiohttp import ClientResponse, web
+
+from proxy import body, changes, errors, jsonspan
+from proxy.audit import Flag, RequestRecord
+from proxy.config import Settings
+from proxy.errors import ApiError
+from proxy.registry import ModelRuntime, Registry
+from proxy.relay import End, Relayed, relay
+from proxy.routes import Route
+from proxy.tenants import Tenant, Tenants
+from proxy.upstream import Attempts, Upstream
+
+_log = structlog.get_logger("toktier.proxy")
+
+PARSE_INLINE_BYTES = 256 << 10
+"""Larger bodies are parsed in a thread: this many bytes take about a millisecond."""
+
+Member = tuple[str, bytes]
+
+
+@dataclass
+class Generation:
+    """One configuration in force, and how many requests still use it."""
+
+    settings: Settings
+    tenants: Tenants
+    registry: Registry
+    in_flight: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Exchange:
+    """A request, the reply under way, and the record of both."""
+
+    request: web.BaseRequest
+    route: Route
+    generation: Generation
+    tenant: Tenant
+    record: RequestRecord
+    executor: Executor
+    relayed: Relayed = field(default_factory=Relayed)
+
+    async def read(self) -> bytes:
+        """The whole body, decoded and within the limit."""
+        server = self.generation.settings.server
+        with self.record.stage("read"):
+            raw = await body.read(self.request, server.max_body_bytes, self.executor, server.read_timeout_s)
+        self.record.bytes_in = len(raw)
+        return raw
+
+    async def read_json(self) -> jsonspan.Parsed:
+        """The body as a JSON object without a client's own ID fields. Raises `ApiError` 400 for anything else."""
+        raw = await self.read()
+        with self.record.stage("parse"):
+            try:
+                if len(raw) <= PARSE_INLINE_BYTES:
+                    parsed = _parse(raw)
+                else:
+                    parsed = await asyncio.get_running_loop().run_in_executor(self.executor, _parse, raw)
+            except jsonspan.NotAnObject:
+                raise ApiError(400, "The body must be a JSON object.", code="invalid_json") from None
+            except UnicodeDecodeError as error:
+                raise ApiError(400, f"The body is not UTF-8 at byte {error.start}.", code="invalid_json") from None
+            except (ValueError, RecursionError) as error:
+                place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+                raise ApiError(400, f"The body is not valid JSON{place}.", code="invalid_json") from None
+        return parsed
+
+    def model(self, parsed: jsonspan.Parsed) -> ModelRuntime | None:
+        """The model that the body names; None where it names none. Raises `ApiError` 404 for an unknown one."""
+        name = parsed.value.get("model")
+        if name is None:
+            return None
+        model = self.generation.registry.find(name)
+        if model is None:
+            raise errors.unknown_model()
+        self.record.model = model.name
+        return model
+
+    def default_upstream(self) -> Upstream:
+        """Where requests go that name no model. Raises `ApiError` 400 when there is no such upstream."""
+        upstream = self.generation.registry.default
+        if upstream is None:
+            raise ApiError(400, "The request names no model.", param="model", code="model_required")
+        return upstream
+
+    def salt(self, parsed: jsonspan.Parsed) -> tuple[Collection[str], list[Member]]:
+        """Members to leave out and to add for this tenant's ``cache_salt``."""
+        if not self.route.salted or self.generation.settings.auth.salt == "off":
+            return (), []
+        salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.value)
+        return {"cache_salt"}, [("cache_salt", b'"' + salt.encode() + b'"')]
+
+    async def send(self, upstream: Upstream, raw: bytes | None, path: str | None = None) -> ClientResponse:
+        """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply."""
+        record, request = self.record, self.request
+        record.upstream = upstream.name
+        passthrough = self.generation.settings.auth.mode == "passthrough"
+        headers = changes.request_headers(
+            request.headers,
+            passthrough=passthrough,
+            credential=self.tenant.credential if passthrough else upstream.credential,
+            request_id=record.request_id,
+        )
+        query = request.rel_url.raw_query_string
+        target = (path or request.rel_url.raw_path) + (f"?{query}" if query else "")
+        attempts = Attempts()
+        start = time.perf_counter_ns()
+        try:
+            reply = await upstream.send(request.method, target, headers, raw, attempts)
+        except ApiError as error:
+            record.flags.add(Flag.UPSTREAM_TIMEOUT if error.status == 504 else Flag.UPSTREAM_UNREACHABLE)
+            if record.stream:
+                record.flags.add(Flag.INCOMPLETE_STREAM)
+            raise
+        finally:
+            record.attempts += attempts.count
+            if attempts.count > 1:
+                record.flags.add(Flag.CONNECTION_RETRY)
+            record.add_stage("connect", attempts.connect_us * 1000)
+        record.add_stage("ttfb", time.perf_counter_ns() - start)
+        record.upstream_status = reply.status
+        return reply
+
+    async def relay(
+        self, upstream: Upstream, reply: ClientResponse, *, done: bool, read: bytes = b""
+    ) -> web.StreamResponse:
+        """Relay the reply and note what became of it. Closes it."""
+        relayed, record = self.relayed, self.record
+        try:
+            return await relay(
+                self.request,
+                reply,
+                relayed,
+                write_timeout_s=self.generation.settings.server.write_timeout_s,
+                ends_with_done=done,
+                read=read,
+            )
+        finally:
+            reply.close()
+            record.bytes_out = relayed.body_bytes
+            if relayed.end is End.CLIENT_GONE:
+                record.flags.add(Flag.CLIENT_GONE)
+            elif relayed.end is End.CLIENT_STALLED:
+                record.flags.add(Flag.CLIENT_STALLED)
+            elif relayed.end is End.INCOMPLETE:
+                record.flags.add(Flag.INCOMPLETE_STREAM)
+            if relayed.upstream_broke:
+                upstream.on_failure()
+            if relayed.prompt_tokens is not None:
+                record.usage(relayed.prompt_tokens)
+
+
+def _parse(raw: bytes) -> jsonspan.Parsed:
+    parsed = jsonspan.parse(raw)
+    changes.refuse_client_ids(parsed)
+    return parsed

@@ -1,0 +1,201 @@
+"""The models that clients may name, and what each of them can do at this moment.
+
+Invariants
+1. A model is found by its exact name or a listed alias, and by nothing else: no name reaches a file, a hub or a URL.
+2. IDs are sent to a model only in state `State.OK`: its tokenizer is loaded, and the probe found, on the process that
+   listens there now, that IDs are honoured and that ours are the engine's. Every other state forwards text, with a
+   `Bypass` that says why.
+3. Doubt ends the state at once (`ModelRuntime.doubt`); only a new probe brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from proxy import config
+from proxy.upstream import Upstream
+from toktier.reasons import Bypass
+
+if TYPE_CHECKING:
+    from toktier.tier import Prepared
+
+_log = structlog.get_logger("toktier.registry")
+
+REFUSALS_IN_A_ROW = 3
+"""So many 400s about the ID field, one after the other, and the model goes to text mode until it is probed again."""
+
+
+class State(StrEnum):
+    """Whether IDs go to a model's upstream."""
+
+    UNPROBED = "unprobed"
+    OK = "ok"
+    TEXT = "text"
+
+
+class Tier(Protocol):
+    """What a model needs of `toktier.tier.ModelTier`."""
+
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None) -> Prepared: ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that can be repaired. ``vocab_size``: IDs from here on are out of the engine's range."""
+
+    tier: Tier
+    vocab_size: int
+    versions: Mapping[str, str]
+    """Of the encoding engines, by name."""
+
+
+class CannotLoad(Exception):
+    """The model is served as text. ``detail`` is for the operator."""
+
+    def __init__(self, reason: Bypass, detail: str, *, final: bool) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.final = final
+        """Whether only another configuration can help; else loading is tried again."""
+
+
+class ModelRuntime:
+    """One configured model: its tier when loaded, and its state."""
+
+    def __init__(self, name: str, settings: config.Model, upstream: Upstream) -> None:
+        self.name = name
+        self.settings = settings
+        self.upstream = upstream
+        self.tier: Tier | None = None
+        self.vocab_size: int | None = None
+        """IDs from here on are out of range; None while no tokenizer says so."""
+        self.versions: Mapping[str, str] = {}
+        self.state = State.UNPROBED
+        self.reason: Bypass | None = Bypass.UPSTREAM_UNPROBED
+        self.detail: str | None = None
+        """For the operator: why it is not in state OK. No text of any request."""
+        self.reachable: bool | None = None
+        """Whether the upstream answered when it was last asked; None before."""
+        self.recheck = asyncio.Event()
+        """Set to have the probe run again soon."""
+        self.doubts = 0
+        """Times in a row that doubt ended state OK; the next probe waits longer."""
+        self._refusals = 0
+        if settings.mode == "text":
+            self.set_text(Bypass.TEXT_MODE_CONFIGURED)
+        elif settings.tokenizer is None:
+            self.set_text(Bypass.TEXT_MODE_CONFIGURED, "no tokenizer is configured")
+
+    def take(self, loaded: Loaded) -> None:
+        """The tier is there; whether it may be used is for the probe to say."""
+        self.tier, self.vocab_size, self.versions = loaded.tier, loaded.vocab_size, loaded.versions
+        self.set_unprobed("not probed yet")
+
+    @property
+    def probe_name(self) -> str:
+        """The name that TokTier's own requests use for the model."""
+        return self.settings.served_name or self.name
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether the configuration lets this model be repaired at all."""
+        return self.settings.mode == "auto" and self.settings.tokenizer is not None
+
+    def set_ok(self) -> None:
+        """The probe passed."""
+        if self.state is not State.OK:
+            _log.info("model_state", model=self.name, upstream=self.upstream.name, state="ok")
+        self.state, self.reason, self.detail = State.OK, None, None
+        self._refusals = 0
+
+    def set_text(self, reason: Bypass, detail: str | None = None) -> None:
+        """Text mode, loudly where the operator did not ask for it."""
+        if (self.state, self.reason, self.detail) != (State.TEXT, reason, detail):
+            say = _log.info if reason is Bypass.TEXT_MODE_CONFIGURED else _log.error
+            fields = {"reason": reason.value, "detail": detail}
+            say("model_state", model=self.name, upstream=self.upstream.name, state="text", **fields)
+        self.state, self.reason, self.detail = State.TEXT, reason, detail
+
+    def set_unprobed(self, detail: str) -> None:
+        """Not known (any more) whether IDs may be sent."""
+        if (self.state, self.detail) != (State.UNPROBED, detail):
+            _log.warning("model_state", model=self.name, upstream=self.upstream.name, state="unprobed", detail=detail)
+        self.state, self.reason, self.detail = State.UNPROBED, Bypass.UPSTREAM_UNPROBED, detail
+
+    def doubt(self, detail: str) -> None:
+        """Something happened that the last probe does not cover. Text until the next one."""
+        if not self.wants_ids or self.reason is Bypass.TOKENIZER_UNAVAILABLE:
+            return
+        if self.state is State.OK:
+            self.doubts += 1
+            self.set_unprobed(detail)
+        self.recheck.set()
+
+    def refused(self) -> None:
+        """The upstream answered 400 about the IDs."""
+        self._refusals += 1
+        if self._refusals >= REFUSALS_IN_A_ROW and self.state is State.OK:
+            self.doubts += 1
+            self.set_text(Bypass.UPSTREAM_REFUSED_IDS, f"{self._refusals} refusals in a row")
+            self.recheck.set()
+
+    def accepted(self) -> None:
+        """The upstream took the IDs."""
+        self._refusals = 0
+
+    def counted(self, equal: bool) -> None:
+        """Whether ``usage.prompt_tokens`` was the number of IDs sent."""
+        if equal:
+            self.doubts = 0
+        else:
+            self.doubt("usage.prompt_tokens is not the number of IDs sent")
+
+
+class Registry:
+    """All upstreams and models of one configuration. Immutable but for the models' states."""
+
+    def __init__(self, settings: config.Settings) -> None:
+        """Inside a running event loop. Raises OSError when an upstream's key file cannot be read."""
+        self.upstreams = {name: Upstream(name, upstream) for name, upstream in settings.upstreams.items()}
+        self.models: dict[str, ModelRuntime] = {}
+        self.default = self.upstreams.get(settings.default_upstream or "")
+        self._by_name: dict[str, ModelRuntime] = {}
+        for name, model in settings.models.items():
+            runtime = ModelRuntime(name, model, self.upstreams[model.upstream])
+            self.models[name] = runtime
+            for alias in (name, *model.aliases):
+                self._by_name[alias] = runtime
+        for upstream in self.upstreams.values():
+            upstream.on_failure = self._on_failure(upstream)
+
+    def find(self, name: object) -> ModelRuntime | None:
+        """The model that a client named, or None."""
+        return self._by_name.get(name) if isinstance(name, str) else None
+
+    async def close(self) -> None:
+        """Close every upstream connection."""
+        await asyncio.gather(*(upstream.close() for upstream in self.upstreams.values()))
+
+    def states(self) -> dict[str, str]:
+        """Each upstream's state for the metrics: ok when all its models are, else the first that is not."""
+        out: dict[str, str] = {}
+        for runtime in self.models.values():
+            name = runtime.upstream.name
+            if out.get(name, State.OK) == State.OK:
+                out[name] = runtime.state.value
+        return out
+
+    def _on_failure(self, upstream: Upstream) -> Any:
+        def failed() -> None:
+            for runtime in self.models.values():
+                if runtime.upstream is upstream:
+                    runtime.doubt("a connection to the upstream failed")
+
+        return failed

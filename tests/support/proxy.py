@@ -1,0 +1,94 @@
+"""The real proxy application on a real socket, in the test's event loop, before a fake upstream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from proxy.app import CORE, Core, create_app
+from proxy.config import Settings
+from proxy.registry import Loaded, State
+
+
+class Running:
+    """A started proxy: its address, its parts, and the request lines that it logged."""
+
+    def __init__(self, core: Core, app: web.Application, port: int, lines: list[dict[str, Any]]) -> None:
+        self.core, self.app, self.port = core, app, port
+        self._lines = lines
+        self.url = f"http://127.0.0.1:{port}"
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """One entry per finished request."""
+        return [line for line in self._lines if line["event"] == "request"]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that was logged."""
+        return self._lines
+
+    async def settled(self, state: State = State.OK, model: str = "m", within_s: float = 10.0) -> None:
+        """Waits until the model is in ``state``."""
+        async with asyncio.timeout(within_s):
+            while self.core.generation.registry.models[model].state is not state:
+                await asyncio.sleep(0.005)
+
+    async def logged(self, count: int, within_s: float = 5.0) -> list[dict[str, Any]]:
+        """Waits for that many request lines."""
+        async with asyncio.timeout(within_s):
+            while len(self.log) < count:
+                await asyncio.sleep(0.005)
+        return self.log
+
+
+def settings_for(upstream_url: str, state_dir: Path, **changes: Any) -> Settings:
+    """One upstream ``e``, one model ``m``; ``changes`` are merged over that, table by table."""
+    tree: dict[str, Any] = {
+        "server": {"port": 0},
+        "auth": {"state_dir": state_dir},
+        "upstreams": {"e": {"url": upstream_url, "connect_timeout_s": 2}},
+        "models": {"m": {"upstream": "e", "tokenizer": "embedded"}},
+    }
+    for table, value in changes.items():
+        if table in ("upstream", "model"):
+            tree["upstreams" if table == "upstream" else "models"]["e" if table == "upstream" else "m"] |= value
+        elif isinstance(value, dict):
+            tree[table] = {**tree.get(table, {}), **value}
+        else:
+            tree[table] = value
+    return Settings.model_validate(tree)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, load: Callable[..., Loaded] | None = None, *, wait: State | None = State.OK
+) -> AsyncIterator[Running]:
+    """Serve ``settings`` until the block ends; by default wait until model ``m`` may get IDs."""
+    lines: list[dict[str, Any]] = []
+
+    def capture(_: Any, method: str, event: dict[str, Any]) -> Any:
+        lines.append({"level": method, **event})
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[capture], cache_logger_on_first_use=False)
+    app = create_app(settings, load)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        proxy = Running(app[CORE], app, runner.addresses[0][1], lines)
+        if wait is not None:
+            await proxy.settled(wait)
+        yield proxy
+    finally:
+        await runner.cleanup()
+        structlog.configure(**before)
