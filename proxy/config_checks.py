@@ -33,6 +33,7 @@ def cross_checks(settings: Settings, origins: Origins) -> list[Problem]:
     _tls(settings, add)
     _secrets(settings, add)
     _state(settings, add)
+    _log(settings, add)
     return found
 
 
@@ -191,6 +192,12 @@ def _secrets(settings: Settings, add: Add) -> None:
                 "unused with auth.mode passthrough, which sends the client's own",
                 "remove it or change auth.mode",
             )
+
+
+def _log(settings: Settings, add: Add) -> None:
+    path = settings.log.path
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        add(("log", "path"), f"{path} cannot be written", "choose a file in a folder that exists and is writable")
 
 
 def _state(settings: Settings, add: Add) -> None:

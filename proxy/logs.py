@@ -82,7 +82,6 @@ class Writer:
         while True:
             batch = self._take()
             if batch:
-                self._tell_of_drops(batch)
                 self._write(batch)
             if self._closing.is_set() and self._queue.empty():
                 break
@@ -96,15 +95,12 @@ class Writer:
                 batch.append(self._queue.get_nowait())
         return [line for line in batch if line is not None]
 
-    def _tell_of_drops(self, batch: list[bytes]) -> None:
-        dropped = self._dropped
-        if dropped > self._told:
-            event = {"event": "log_dropped", "level": "warning", "lines": dropped - self._told}
-            batch.insert(0, render(None, "", _stamp(None, "", event)))
-
     def _write(self, batch: list[bytes]) -> None:
-        told = self._dropped
-        done = 0
+        dropped, done = self._dropped, 0
+        notice = dropped > self._told
+        if notice:
+            event = {"event": "log_dropped", "level": "warning", "lines": dropped - self._told}
+            batch = [render(None, "", _stamp(None, "", event)), *batch]
         try:
             fd = self._open()
             for line in batch:
@@ -115,14 +111,14 @@ class Writer:
                 self._torn = False
                 done += 1
         except OSError:
-            self._drop(len(batch) - done)
+            self._drop(len(batch) - max(done, int(notice)))  # the notice is not one of the lost lines
             if self._fd is not None and self._path is not None:
                 os.close(self._fd)
             self._fd = None
             # A full disk stays full for a while: let the queue fill instead of trying for every line.
             self._closing.wait(_RETRY_S)
-        else:
-            self._told = told
+        if notice and done:
+            self._told = dropped
 
     def _open(self) -> int:
         """The file's descriptor. Opened anew when the file was moved away (log rotation) or removed."""
@@ -219,8 +215,10 @@ class _FromLogging(logging.Handler):
 
 
 def add_level(_: Any, method: str, event: Event) -> Event:
-    """``level``: the method's name, ``exception`` as error."""
+    """``level``: the method's name; ``exception`` is error, with the exception that is being handled."""
     event["level"] = "error" if method == "exception" else method
+    if method == "exception":
+        event.setdefault("exc_info", True)
     return event
 
 

@@ -190,6 +190,7 @@ def test_unknown_keys_are_refused_with_place_and_suggestion(tmp_path: Path, stat
         ("[server]\nport = 1\nport = 2", "{path}: not valid TOML ("),
         ("[sessions]\ntenant_share = 0", "sessions.tenant_share ({path}): must be greater than 0."),
         ('[auth]\nhmac_key = "short"', "auth.hmac_key ({path}): shorter than 16 bytes."),
+        ('[log]\npath = "absent/x.log"', "log.path ({path}): "),
         ('[auth]\nstate_dir = "t.toml/x"', "auth.state_dir ({path}): "),
     ],
 )

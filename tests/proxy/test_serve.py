@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
+
+from proxy.serve import Drain, _address
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
+    drain, release, entered = Drain(), asyncio.Event(), asyncio.Event()
+
+    async def slow(_: web.Request) -> web.Response:
+        entered.set()
+        await release.wait()
+        return web.Response(text="done")
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    app = web.Application(middlewares=[drain.middleware])
+    app.router.add_get("/v1/models", slow)
+    app.router.add_get("/health", health)
+    async with TestClient(TestServer(app)) as client:
+        running = asyncio.create_task(client.get("/v1/models"))
+        await entered.wait()
+        assert drain.running == 1
+        drain.start()
+        idle = asyncio.create_task(drain.idle())
+        with capture_logs() as lines:
+            refused = await client.get("/v1/models")
+        assert refused.status == 503
+        assert (await refused.json())["error"]["code"] == "shutting_down"
+        assert refused.headers["Retry-After"] == "1"
+        assert [(line["event"], line["status"], line["route"]) for line in lines] == [("request", 503, "/v1/models")]
+        assert (await client.get("/health")).status == 200
+        assert not idle.done()
+        release.set()
+        assert await (await running).text() == "done"
+        await asyncio.wait_for(idle, 5)
+        assert drain.running == 0
+
+
+async def test_an_idle_drain_ends_at_once() -> None:
+    drain = Drain()
+    drain.start()
+    await asyncio.wait_for(drain.idle(), 1)
+
+
+async def test_a_handler_that_fails_does_not_hold_the_drain() -> None:
+    drain = Drain()
+
+    async def fail(_: web.Request) -> web.Response:
+        raise web.HTTPBadRequest
+
+    app = web.Application(middlewares=[drain.middleware])
+    app.router.add_get("/v1/models", fail)
+    async with TestClient(TestServer(app)) as client:
+        assert (await client.get("/v1/models")).status == 400
+    drain.start()
+    await asyncio.wait_for(drain.idle(), 1)
+
+
+def test_addresses_as_urls_have_them() -> None:
+    assert _address(("127.0.0.1", 80)) == "127.0.0.1:80"
+    assert _address(("::1", 80, 0, 0)) == "[::1]:80"
