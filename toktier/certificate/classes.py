@@ -1,0 +1,184 @@
+"""Code point sets, probed out of the reference engine, and the partition that they induce.
+
+Invariants:
+- a set is never taken from a Unicode library: the engine's own answer over all code points is the truth;
+- a set is stored as its *flips*: the sorted code points at which membership changes, starting from "not a member"
+  (shape ``(n,)``, uint32), so that a set costs kilobytes and a partition milliseconds;
+- surrogates are in no set;
+- a cached set is keyed by what was asked, the engine's version and this module's `PROBE_VERSION`, and carries a
+  checksum: a changed engine asks again, a damaged file is asked for again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import Regex, normalizers
+
+from toktier.certificate.regex import Atom
+from toktier.errors import Refusal
+
+Flips = npt.NDArray[np.uint32]
+Mask = npt.NDArray[np.bool_]
+
+CODE_POINTS = 0x110000
+SURROGATES = range(0xD800, 0xE000)
+ENGINE = f"tokenizers {tokenizers.__version__}"
+PROBE_VERSION = 1
+_FEW = 64
+
+
+def flips_of(mask: Mask) -> Flips:
+    """The flips of a mask over all code points, shape ``(0x110000,)``."""
+    return np.flatnonzero(np.diff(mask, prepend=False)).astype(np.uint32)
+
+
+def flips_of_points(points: Iterable[int]) -> Flips:
+    """The flips of a small set of code points."""
+    mask = np.zeros(CODE_POINTS, np.bool_)
+    mask[list(points)] = True
+    return flips_of(mask)
+
+
+def contains(flips: Flips, points: npt.NDArray[np.integer]) -> Mask:
+    """Which of ``points`` are members, same shape."""
+    return (np.searchsorted(flips, points, side="right") & 1).astype(np.bool_)
+
+
+def members(flips: Flips) -> npt.NDArray[np.int64]:
+    """The code points of a set, sorted."""
+    edges = np.append(np.insert(flips.astype(np.int64), 0, 0), CODE_POINTS)
+    return np.flatnonzero(np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges)))
+
+
+def partition(sets: Sequence[Flips]) -> tuple[npt.NDArray[np.uint16], Mask]:
+    """The coarsest partition that every set is a union of.
+
+    Returns the class of each code point, shape ``(0x110000,)``, and which sets hold which classes, shape
+    ``(len(sets), classes)``.
+    """
+    starts = np.unique(np.concatenate([np.zeros(1, np.uint32), *sets]))
+    starts = starts[starts < CODE_POINTS]
+    rows = np.zeros((len(starts), len(sets)), np.bool_)
+    for k, flips in enumerate(sets):
+        rows[:, k] = contains(flips, starts)
+    signatures, of_start = np.unique(rows, axis=0, return_inverse=True)
+    if len(signatures) >= 1 << 16:
+        raise Refusal("more than 65,535 character classes", "partition")
+    lengths = np.diff(np.append(starts, CODE_POINTS))
+    return np.repeat(of_start.reshape(-1).astype(np.uint16), lengths), np.ascontiguousarray(signatures.T)
+
+
+class Probe:
+    """Asks the engine for sets, with a cache in memory and, where ``cache_dir`` is given, on disk."""
+
+    def __init__(self, cache_dir: Path | None = None, engine: str = ENGINE) -> None:
+        self._dir = cache_dir
+        self._engine = engine
+        self._known: dict[str, Flips] = {}
+        self.asked = 0
+        """How many sets were not in the cache."""
+
+    def cached(self, key: str, ask: Callable[[], dict[str, Flips]]) -> Flips:
+        """The set named ``key``. ``ask`` yields it, and maybe others that come with it, where it is not cached."""
+        if not self._has(key):
+            for name, flips in ask().items():
+                self._keep(name, flips)
+        return self._known[key]
+
+    def atoms(self, atoms: Sequence[Atom]) -> list[Flips]:
+        """The set of each atom, in order. Raises `Refusal` where the engine does not take an atom on its own."""
+        patterns = {a.text: a for a in atoms if a.literal is None}
+        missing = [a for text, a in patterns.items() if not self._has(f"atom {text}")]
+        for a, flips in zip(missing, _ask_atoms(missing), strict=True):
+            self._keep(f"atom {a.text}", flips)
+        return [
+            flips_of_points([ord(a.literal)]) if a.literal is not None else self._known[f"atom {a.text}"] for a in atoms
+        ]
+
+    def _has(self, key: str) -> bool:
+        return key in self._known or self._load(key)
+
+    def _keep(self, key: str, flips: Flips) -> None:
+        self.asked += 1
+        self._known[key] = flips
+        self._store(key, flips)
+
+    def _path(self, key: str) -> Path | None:
+        if self._dir is None:
+            return None
+        name = hashlib.sha256(f"{self._engine}\0{PROBE_VERSION}\0{key}".encode()).hexdigest()
+        return self._dir / "classes" / f"{name[:40]}.set"
+
+    def _load(self, key: str) -> bool:
+        path = self._path(key)
+        if path is None:
+            return False
+        try:
+            raw = path.read_bytes()
+        except OSError:
+            return False
+        if len(raw) % 4 or hashlib.sha256(raw[32:]).digest() != raw[:32]:
+            return False
+        self._known[key] = np.frombuffer(raw, "<u4", offset=32).astype(np.uint32)
+        return True
+
+    def _store(self, key: str, flips: Flips) -> None:
+        path = self._path(key)
+        if path is None:
+            return
+        body = flips.astype("<u4").tobytes()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
+            with os.fdopen(fd, "wb") as f:
+                f.write(hashlib.sha256(body).digest() + body)
+            Path(part).replace(path)
+        except OSError:
+            return  # a cache that cannot be written costs time, not correctness
+
+
+def all_code_points() -> str:
+    """Every code point but the surrogates, ascending."""
+    return "".join(map(chr, range(SURROGATES.start))) + "".join(map(chr, range(SURROGATES.stop, CODE_POINTS)))
+
+
+def matched(pattern: str, text: str) -> Mask:
+    """Which code points of ``text`` the engine matches by ``pattern``, whose matches are one code point each.
+
+    Shape ``(0x110000,)``; what is not in ``text`` is not matched.
+    """
+    rest = normalizers.Replace(Regex(pattern), "").normalize_str(text)
+    mask = np.zeros(CODE_POINTS, np.bool_)
+    mask[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
+    mask[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
+    return mask
+
+
+def _ask_atoms(atoms: Sequence[Atom]) -> list[Flips]:
+    """Each atom over all code points.
+
+    The atoms that match little are asked for together first: an alternation of one-code-point atoms matches a code
+    point exactly when one of them does, so each needs to be asked only over what the alternation matched.
+    """
+    for a in atoms:
+        try:
+            Regex(a.text)
+        except Exception as e:
+            raise Refusal(f"atom {a.text!r} that the engine rejects", a.place) from e
+    every = all_code_points()
+    sample = every[:0x3000]
+    few = [a for a in atoms if int(matched(a.text, sample).sum()) <= _FEW]
+    found = every
+    if len(few) > 1:
+        mask = matched("|".join(f"(?:{a.text})" for a in few), every)
+        found = "".join(map(chr, np.flatnonzero(mask)))
+    small = {a.text for a in few}
+    return [flips_of(matched(a.text, found if a.text in small else every)) for a in atoms]
