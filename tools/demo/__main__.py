@@ -91,7 +91,7 @@ def run() -> int:
     except KeyboardInterrupt:
         return 130
     except (ProxyFailed, openai.APIError, TimeoutError) as error:
-        console.print(f"[bold red]the demo failed:[/] {type(error).__name__}: {error}", markup=True)
+        console.print(f"the demo failed: {type(error).__name__}: {error}", markup=False, style="bold red")
         return 1
 
 

@@ -1,0 +1,106 @@
+"""The demo: its session holds what it promises, its judge fails what must fail, and the command itself succeeds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import openai
+import pytest
+
+from proxy.embedded import EmbeddedEngine
+from tools.demo import report
+from tools.demo.script import make_script
+from tools.demo.session import Agent, Turn, play
+
+RUN_S = 240
+
+
+async def test_the_session_holds_what_agents_do() -> None:
+    """Played straight against the engine, which takes everything as text."""
+    async with (
+        EmbeddedEngine(script=make_script(1)) as engine,
+        openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        turns = [turn async for turn in play(Agent(client, engine.model, 1))]
+        verdicts = list(engine.verdicts)
+    assert len(turns) == len(verdicts) >= 30
+    assert sum(turn.eligible for turn in turns) >= 25
+    kinds = {turn.what for turn in turns}
+    assert {"tool result, streamed", "long tool result", "old output pruned", "compaction", "image"} <= kinds
+    assert {"fork: title generator", "fork: memory agent", "tools changed", "new user turn"} <= kinds
+    assert [turn.bypass for turn in turns].count(True) == 1
+    assert [turn.attempt for turn in turns].count(1) == 1
+    assert any(verdict.stream for verdict in verdicts)
+    assert max(verdict.tokens for verdict in verdicts) > 50_000
+
+
+def made(
+    what: str = "turn", *, path: str = "append", form: str = "ids", exact: bool | None = True, **more: Any
+) -> Turn:
+    log = {"path": path, "bypass": None, "chars": 10, "served_chars": 10, "scanned_chars": 5, "tokens": 3}
+    verdict = {"form": form, "exact": exact, "first_difference": None if exact else 2}
+    return Turn(what, "id", log={**log, "stages_us": {}}, verdict=verdict, **more)
+
+
+def test_a_good_run_has_no_problems() -> None:
+    image = made("image", path="bypass", form="text", exact=None, bypass=True, eligible=False)
+    assert report.problems([made(path="init", eligible=False), *[made()] * 9, made(path="edit"), image]) == []
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        (made(exact=False), "not exact"),
+        (made(form="text", exact=None), "not exact"),  # IDs should have come
+        (made(form="ids", exact=None), "not exact"),  # never compared
+        (made(eligible=False, path="init", exact=False), "not exact"),
+        (made("image", form="text", exact=None, bypass=True), "should have been bypassed"),
+    ],
+)
+def test_one_bad_turn_fails_the_run(turn: Turn, words: str) -> None:
+    (problem,) = report.problems([*[made()] * 20, turn])
+    assert words in problem
+
+
+def test_too_few_repaired_turns_fail_the_run() -> None:
+    assert report.problems([*[made()] * 9, made(path="init")]) == []
+    (problem,) = report.problems([*[made()] * 8, made(path="init"), made(path="init")])
+    assert "80% of 10 eligible turns" in problem
+    assert report.problems([made(path="init", eligible=False)])  # a run without eligible turns proves nothing
+
+
+@pytest.mark.slow
+def test_the_command_succeeds() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tools.demo"], capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+    assert "eligible turns" in result.stdout
+    assert "NO" not in result.stdout
+
+
+def children(pid: int) -> set[int]:
+    """Direct children of a process (Linux)."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return {int(word) for word in found.stdout.split()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the process table")
+def test_ctrl_c_ends_its_own_processes() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.demo"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    started: set[int] = set()
+    deadline = time.monotonic() + 120
+    while len(started) < 2 and time.monotonic() < deadline and process.poll() is None:
+        started |= children(process.pid)
+        time.sleep(0.2)
+    assert len(started) >= 2, "the engine's reference and the proxy are its children"
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    assert process.wait(60) == 130
+    assert not [pid for pid in started if os.path.exists(f"/proc/{pid}")]
