@@ -1,0 +1,66 @@
+"""The shipped Prometheus and Grafana files name only metrics and labels that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.audit import RequestRecord
+from proxy.metrics import Metrics
+from toktier.reasons import Bypass, FullEncode
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def expressions() -> Iterator[str]:
+    for group in yaml.safe_load((CONF / "toktier-alerts.yml").read_text("utf-8"))["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+    for panel in json.loads((CONF / "grafana-toktier.json").read_text("utf-8"))["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
+    """Every series' name and its labels."""
+    metrics = Metrics()
+    metrics.watch(lambda: (0, 0), lambda: {"u": "ok"}, ("ok",))
+    record = RequestRecord("i", "r", bypass=Bypass.ECHO, full=FullEncode.NO_CUT, prompt_tokens_equal=False, status=200)
+    record.upstream, record.stages_us = "u", {"ttfb": 1}
+    metrics.observe(record)
+    series: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(metrics.exposition()[0].decode()):
+        for sample in family.samples:
+            series.setdefault(sample.name, set()).update(sample.labels)
+    return series
+
+
+def test_expressions_use_series_and_labels_that_exist(known: dict[str, set[str]]) -> None:
+    checked = 0
+    for expression in expressions():
+        names = re.findall(r"\b(?:toktier|process)_\w+", expression)
+        assert names, expression
+        labels = set().union(*(known[name] for name in names))
+        used = set(re.findall(r"[{,]\s*(\w+)\s*=~?", expression))
+        for group in re.findall(r"by \(([^)]*)\)", expression):
+            used |= {label.strip() for label in group.split(",")}
+        assert used <= labels, expression
+        checked += 1
+    assert checked >= 15
+
+
+def test_prometheus_loads_the_shipped_rules() -> None:
+    config = yaml.safe_load((CONF / "prometheus.yml").read_text("utf-8"))
+    assert [CONF / name for name in config["rule_files"]] == [CONF / "toktier-alerts.yml"]
+    assert config["scrape_configs"][0]["metrics_path"] == "/metrics"
+
+
+def test_panels_have_distinct_places_and_ids() -> None:
+    panels = json.loads((CONF / "grafana-toktier.json").read_text("utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
