@@ -186,6 +186,11 @@ class ChatTemplate:
             )
         return template
 
+    @property
+    def single(self) -> bool:
+        """One template for every request: no other by name, none of a processor's own."""
+        return self._processor is None and self._named.keys() == {"default"}
+
     def variables(self) -> frozenset[str]:
         """Every free variable of any of the templates."""
         compiled = [*self._named.values(), *([self._processor] if self._processor else [])]

@@ -38,6 +38,10 @@ class TemplateShape:
     """Calls ``strftime_now``: the prompt depends on the clock and time zone of the process that renders."""
     constants: frozenset[str]
     """Every attribute name and string constant: an upper bound of the message keys that it can name."""
+    content_loop_names: frozenset[str]
+    """Names X such that some loop runs over ``X.content``; SGLang's own content-format rule asks for three of them."""
+    dumps_messages: bool
+    """Prints, filters or iterates a whole message (``message | tojson``), so that every key shows."""
 
 
 class _Unpacks(Exception):
@@ -60,6 +64,8 @@ def shape_of(env: jinja2.Environment, source: str) -> TemplateShape:
         names_developer='"developer"' in source or "'developer'" in source,
         uses_clock="strftime_now" in source,
         constants=frozenset(constants),
+        content_loop_names=frozenset(_content_loop_names(tree)),
+        dumps_messages=_dumps_messages(tree),
     )
 
 
@@ -69,8 +75,8 @@ def _plain_name(target: nodes.Node) -> str:
     return target.name
 
 
-def _reads(node: nodes.Node | None, variable: str, key: str | None = None) -> bool:
-    """Whether ``node`` is ``variable`` (or its ``key``), looked at through filters, tests and slices."""
+def _read(node: nodes.Node | None, key: str | None = None) -> str | None:
+    """The variable that ``node`` is (or is the ``key`` of), looked at through filters, tests and slices."""
     while isinstance(node, nodes.Filter | nodes.Test) or (
         isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
     ):
@@ -78,11 +84,15 @@ def _reads(node: nodes.Node | None, variable: str, key: str | None = None) -> bo
     if key is not None:
         if isinstance(node, nodes.Getitem):
             if not (isinstance(node.arg, nodes.Const) and node.arg.value == key):
-                return False
+                return None
         elif not (isinstance(node, nodes.Getattr) and node.attr == key):
-            return False
+            return None
         node = node.node
-    return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == variable
+    return node.name if isinstance(node, nodes.Name) and node.ctx == "load" else None
+
+
+def _content_loop_names(tree: nodes.Template) -> set[str]:
+    return {name for loop in tree.find_all(nodes.For) if (name := _read(loop.iter, "content"))}
 
 
 def _aliases_of_messages(tree: nodes.Template) -> list[str]:
@@ -91,7 +101,7 @@ def _aliases_of_messages(tree: nodes.Template) -> list[str]:
     while queue:
         name = queue.popleft()
         for assign in tree.find_all(nodes.Assign):
-            if _reads(assign.node, name):
+            if _read(assign.node) == name:
                 target = _plain_name(assign.target)
                 if target not in found:
                     found.append(target)
@@ -101,9 +111,68 @@ def _aliases_of_messages(tree: nodes.Template) -> list[str]:
 
 def _message_variables(tree: nodes.Template) -> list[str]:
     lists = _aliases_of_messages(tree)
-    return [
-        _plain_name(loop.target) for loop in tree.find_all(nodes.For) if any(_reads(loop.iter, name) for name in lists)
-    ]
+    return [_plain_name(loop.target) for loop in tree.find_all(nodes.For) if _read(loop.iter) in lists]
+
+
+_KEEPS_MESSAGES_APART = frozenset(
+    {"batch", "count", "first", "last", "length", "list", "map", "rejectattr", "reverse", "selectattr", "slice", "sort"}
+)
+"""Filters of a list of messages that show no message by themselves."""
+
+
+def _whole_message_names(tree: nodes.Template, lists: set[str]) -> set[str]:
+    """Names that may hold a whole message: loop targets, items taken by index, macro parameters given one. By name
+    only, so over-approximated."""
+    single = set(_message_variables(tree))
+    macros = {macro.name: [argument.name for argument in macro.args] for macro in tree.find_all(nodes.Macro)}
+
+    def is_message(node: nodes.Node | None) -> bool:
+        if isinstance(node, nodes.Getitem) and not isinstance(node.arg, nodes.Slice):
+            return isinstance(node.node, nodes.Name) and node.node.name in lists
+        if isinstance(node, nodes.Filter) and node.name in ("first", "last"):
+            return isinstance(node.node, nodes.Name) and node.node.name in lists
+        return isinstance(node, nodes.Name) and node.name in single
+
+    size = -1
+    while size < len(single):
+        size = len(single)
+        for assign in tree.find_all(nodes.Assign):
+            if is_message(assign.node) and isinstance(assign.target, nodes.Name):
+                single.add(assign.target.name)
+        for call in tree.find_all(nodes.Call):
+            names = macros.get(call.node.name, []) if isinstance(call.node, nodes.Name) else []
+            single.update(name for name, value in zip(names, call.args, strict=False) if is_message(value))
+            single.update(pair.key for pair in call.kwargs if is_message(pair.value) and pair.key in names)
+    return single
+
+
+def _dumps_messages(tree: nodes.Template) -> bool:
+    try:
+        lists = set(_aliases_of_messages(tree))
+        single = _whole_message_names(tree, lists)
+    except _Unpacks:
+        return True
+
+    def whole(node: nodes.Node | None) -> bool:
+        return isinstance(node, nodes.Name) and node.ctx == "load" and node.name in lists | single
+
+    for node in tree.find_all((nodes.Output, nodes.Concat, nodes.Filter, nodes.Call, nodes.For)):
+        if isinstance(node, nodes.Output | nodes.Concat):
+            shown = any(whole(part) for part in node.nodes)
+        elif isinstance(node, nodes.Filter):
+            shown = whole(node.node) and not (
+                isinstance(node.node, nodes.Name) and node.node.name in lists and node.name in _KEEPS_MESSAGES_APART
+            )
+        elif isinstance(node, nodes.For):
+            shown = isinstance(node.iter, nodes.Name) and node.iter.name in single - lists
+        else:
+            method = node.node if isinstance(node, nodes.Call) else None
+            shown = (
+                isinstance(method, nodes.Getattr) and method.attr in ("items", "keys", "values") and whole(method.node)
+            )
+        if shown:
+            return True
+    return False
 
 
 def _content_parameters(tree: nodes.Template, macro: nodes.Macro, messages: list[str]) -> set[str]:
@@ -111,7 +180,7 @@ def _content_parameters(tree: nodes.Template, macro: nodes.Macro, messages: list
     names = [argument.name for argument in macro.args]
 
     def is_content(value: nodes.Expr) -> bool:
-        return any(_reads(value, variable, "content") for variable in messages)
+        return _read(value, "content") in messages
 
     found: set[str] = set()
     for call in tree.find_all(nodes.Call):
@@ -139,7 +208,7 @@ def _content_loops(tree: nodes.Template) -> Iterator[nodes.For]:
     for loop in tree.find_all(nodes.For):
         over = loop.iter.name if isinstance(loop.iter, nodes.Name) else None
         if (
-            any(_reads(loop.iter, variable, "content") for variable in messages)
+            _read(loop.iter, "content") in messages
             or over in parameters.get(id(loop), ())
             or (over == "content" and id(loop) not in inside)
         ):

@@ -182,14 +182,15 @@ def _assistant_keys(made: dict[str, Any], message: dict[str, Any], index: int, s
         reasoning = message.get("reasoning_content")
     if reasoning is not None:
         made["reasoning"] = made["reasoning_content"] = _string(reasoning, index, "reasoning")
-        # transformers >= 5.20 copies reasoning to `thinking` as well, older ones do not: only such a template can tell.
-        if "thinking" in shape.constants:
+        # Newer transformers copy it to `thinking` as well, 5.19 does not: a template that could tell is bypassed.
+        if "thinking" in shape.constants or shape.dumps_messages:
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}].reasoning")
 
 
 def _developer_tools(message: dict[str, Any], index: int, shape: TemplateShape) -> None:
     """vLLM passes ``tools: None`` on, and newer transformers drop null keys: a template that could tell is bypassed."""
-    if message.get("tools") is not None or (shape.names_developer and "tools" in shape.constants):
+    tells = shape.names_developer and ("tools" in shape.constants or shape.dumps_messages)
+    if tells or message.get("tools") is not None:
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}].tools")
 
 
