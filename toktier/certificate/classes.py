@@ -97,7 +97,7 @@ class Probe:
         """The set of each atom, in order. Raises `Refusal` where the engine does not take an atom on its own."""
         patterns = {a.text: a for a in atoms if a.literal is None}
         missing = [a for text, a in patterns.items() if not self._has(f"atom {text}")]
-        for a, flips in zip(missing, _ask_atoms(missing), strict=True):
+        for a, flips in zip(missing, _ask_atoms(missing) if missing else (), strict=True):
             self._keep(f"atom {a.text}", flips)
         return [
             flips_of_points([ord(a.literal)]) if a.literal is not None else self._known[f"atom {a.text}"] for a in atoms
@@ -147,7 +147,8 @@ class Probe:
 
 def all_code_points() -> str:
     """Every code point but the surrogates, ascending."""
-    return "".join(map(chr, range(SURROGATES.start))) + "".join(map(chr, range(SURROGATES.stop, CODE_POINTS)))
+    points = np.concatenate([np.arange(SURROGATES.start), np.arange(SURROGATES.stop, CODE_POINTS)])
+    return points.astype("<u4").tobytes().decode("utf-32-le")
 
 
 def matched(pattern: str, text: str) -> Mask:
@@ -179,6 +180,6 @@ def _ask_atoms(atoms: Sequence[Atom]) -> list[Flips]:
     found = every
     if len(few) > 1:
         mask = matched("|".join(f"(?:{a.text})" for a in few), every)
-        found = "".join(map(chr, np.flatnonzero(mask)))
+        found = np.flatnonzero(mask).astype("<u4").tobytes().decode("utf-32-le")
     small = {a.text for a in few}
     return [flips_of(matched(a.text, found if a.text in small else every)) for a in atoms]
