@@ -28,6 +28,8 @@ SMALL = 256
 """A neighbour shorter than this is encoded again with the change instead of being kept (see `Rope`)."""
 LONG = 65_536
 """A chunk longer than this (no cut in sight) goes to the reference: window engines may be quadratic in such runs."""
+_FEW = 4
+"""Pieces that are encoded one by one instead of as a batch."""
 
 
 class CutRule(Protocol):
@@ -80,12 +82,10 @@ class ChunkEncoder:
         engine = self.window if self.rule is not None else self.reference
         if not pieces:
             return EMPTY, ()
-        if any(len(piece) > LONG for piece in pieces):
+        if len(pieces) <= _FEW or max(map(len, pieces)) > LONG:
+            # A batch goes through the engine's thread pool, whose wake-up costs more than encoding a few chunks.
             parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]
-            return np.concatenate(parts), [len(part) for part in parts]
-        if len(pieces) == 1:
-            ids = engine.encode(pieces[0])
-            return ids, (len(ids),)
+            return parts[0] if len(parts) == 1 else np.concatenate(parts), [len(part) for part in parts]
         ids, counts = engine.encode_batch(pieces)
         return ids, counts.tolist()
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,7 @@ from toktier.reasons import FullEncode
 __all__ = ["ChunkEncoder", "CutRule", "Rope", "Splice"]
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """What one change cost. Token numbers are indices into the flat view; ``scanned`` and ``common`` are characters."""
 
     first_changed: int
@@ -162,13 +161,15 @@ class Rope:
                     j += 1
                 else:
                     break
-        if not middle.isascii():
+        try:
+            pieces = self._encoder.pieces(middle, at_end=j == n) if middle else []
+            ids, counts = self._encoder.encode(pieces)
+        except (InvalidText, UnicodeEncodeError):
             self._refuse_surrogates(middle, i)
-        pieces = self._encoder.pieces(middle, at_end=j == n) if middle else []
-        ids, counts = self._encoder.encode(pieces)
+            raise
 
-        old_tokens = int(self._starts[1, n])
-        first, behind = int(self._starts[1, i]), int(self._starts[1, j])
+        tokens = self._starts[1]
+        first, behind, old_tokens = int(tokens[i]), int(tokens[j]), int(tokens[n])
         full: FullEncode | None = None
         if i == 0 and j == n and middle:
             full = self._why_full(n, common)
@@ -192,6 +193,7 @@ class Rope:
         return FullEncode.SHORT_TEXT if common < TARGET else FullEncode.NO_CUT
 
     def _refuse_surrogates(self, middle: str, i: int) -> None:
+        """Raise `InvalidText` with the offset in the whole text; the engine knows that in one piece only."""
         try:
             middle.encode()
         except UnicodeEncodeError as error:
@@ -216,9 +218,9 @@ class Rope:
     def _install(self, i: int, j: int, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
         """Put the encoded pieces in the place of chunks ``[i, j)``."""
         texts, starts = self._texts, self._starts
-        n = len(texts)
-        char, token = int(starts[0, i]), int(starts[1, i])
-        char_behind, behind, total = int(starts[0, j]), int(starts[1, j]), int(starts[1, n])
+        n, m = len(texts), len(texts) + len(pieces) - (j - i)
+        chars, tokens = starts
+        char, token, behind, total = int(chars[i]), int(tokens[i]), int(tokens[j]), int(tokens[n])
         shift = len(ids) - (behind - token)
 
         self._reserve(total + shift)
@@ -228,14 +230,13 @@ class Rope:
             ctypes.memmove(here + 4 * shift, here, 4 * (total - behind))
         self._buffer[token : token + len(ids)] = ids
 
-        m = n + len(pieces) - (j - i)
         if m + 1 > starts.shape[1]:
             grown = np.zeros((2, m + 1 + max(8, m // 8)), np.int64)
             grown[:, : n + 1] = starts[:, : n + 1]
             self._starts = starts = grown
         if j < n:
-            tail = starts[:, j : n + 1] + np.array([[sum(map(len, pieces)) - (char_behind - char)], [shift]])
-            starts[:, i + len(pieces) : m + 1] = tail
+            longer = sum(map(len, pieces)) - (int(chars[j]) - char)
+            starts[:, i + len(pieces) : m + 1] = starts[:, j : n + 1] + np.array([[longer], [shift]])
         for k, (piece, count) in enumerate(zip(pieces, counts, strict=True), i + 1):
             char += len(piece)
             token += count
@@ -287,6 +288,9 @@ def _common_prefix(a: str, b: str) -> int:
 def _common_ids(a: Ids, b: Ids) -> int:
     """Length of the common prefix of two ID arrays, in growing blocks: the cost follows the answer."""
     size = min(len(a), len(b))
+    if size <= 16:  # an open chunk: two short lists beat numpy
+        pairs = zip(a[:size].tolist(), b[:size].tolist(), strict=True)
+        return next((k for k, (x, y) in enumerate(pairs) if x != y), size)
     start, block = 0, 256
     while start < size:
         stop = min(start + block, size)

@@ -47,8 +47,10 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, int]]:
             yield from _walk(item, f"{path}[{position}]")
 
 
-def _parsed(arguments: str) -> Any:
+def _parsed(arguments: str) -> dict[str, Any] | None:
+    """What a template is given for them: only an object counts."""
     try:
-        return json.loads(arguments)
+        value = json.loads(arguments)
     except (ValueError, RecursionError):
         return None
+    return value if isinstance(value, dict) else None

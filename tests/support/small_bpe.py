@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from toktier.chunks import ChunkEncoder
+from toktier.errors import InvalidText
 from toktier.ids import Ids
 
 TRAINING = (
@@ -30,6 +31,10 @@ class CountingEngine:
         self.seen: list[str] = []
 
     def encode(self, text: str) -> Ids:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidText(error.start) from None
         self.seen.append(text)
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.uint32)
 

@@ -42,6 +42,7 @@ def test_each_place(text: str, place: tuple[str, int]) -> None:
         r'{"messages": [{"content": "the text \\ud800 is no surrogate"}]}',
         r'{"messages": [{"tool_calls": [{"function": {"arguments": "{\"a\": \"\\ud83d\\ude00\"}"}}]}]}',
         r'{"messages": [{"tool_calls": [{"function": {"arguments": "no json \\ud800"}}]}]}',
+        r'{"messages": [{"tool_calls": [{"function": {"arguments": "\"\\ud800\""}}]}]}',
         r'{"tools": [{"function": {"parameters": {"arguments": "\"\\ud800\""}}}]}',
         '{"n": [123456789012345678901234567890, 1e308, NaN, true, null, -0.0, 60653, 41197]}',
     ],

@@ -1,0 +1,86 @@
+"""Seeded text that looks like an agent's context: code, prose, logs, JSON and some Chinese and Japanese."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+_ENGLISH = """the of and to in is that for it with as on be at by this from or an are not if when which will can should
+use file path value error request response token session model user assistant system tool call result line test data
+type name list number change build check return index config server client cache buffer thread process memory string
+write read open close start stop update remove create delete before after every first last other same different small
+large fast slow exact wrong right missing empty full over under between without because while until however"""
+_WORDS = _ENGLISH.split()
+_SOUNDS = "ba be bi bo bu da de di do ka ke ki ko la le li lo ma me mi mo na ne ni no ra re ri ro sa se si ta te ti to"
+_SYLLABLES = _SOUNDS.split()
+_HANZI = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方"
+_KANA = (
+    "あいうえおかきくけこさしすせそたちつてとなにぬねのはひふへほまみむめもやゆよらりるれろわをんアイウエオカキクケコ"
+)
+
+
+def corpus(seed: int, chars: int) -> str:
+    """Exactly ``chars`` characters; the same for the same seed. About one part in twelve is CJK."""
+    chance = random.Random(seed)
+    parts: list[str] = []
+    size = 0
+    while size < chars:
+        part = chance.choices(_STYLES, weights=_WEIGHTS)[0](chance)
+        parts.append(part)
+        size += len(part)
+    return "".join(parts)[:chars]
+
+
+def _word(chance: random.Random) -> str:
+    if chance.random() < 0.8:
+        return chance.choice(_WORDS)
+    return "".join(chance.choices(_SYLLABLES, k=chance.randint(2, 4)))
+
+
+def _sentence(chance: random.Random) -> str:
+    words = [_word(chance) for _ in range(chance.randint(5, 18))]
+    return " ".join(words).capitalize() + chance.choice((". ", ". ", "; ", "? ", ".\n\n"))
+
+
+def _prose(chance: random.Random) -> str:
+    return "".join(_sentence(chance) for _ in range(chance.randint(2, 6)))
+
+
+def _code(chance: random.Random) -> str:
+    name, argument = f"{_word(chance)}_{_word(chance)}", _word(chance)
+    lines = [f"def {name}({argument}: int, limit: int = {chance.randint(0, 9999)}) -> list[str]:"]
+    lines.append(f'    """{_sentence(chance).strip()}"""')
+    for _ in range(chance.randint(2, 7)):
+        target, source = _word(chance), _word(chance)
+        lines.append(
+            chance.choice(
+                (
+                    f"    {target} = self.{source}.get('{_word(chance)}', {chance.randint(0, 255)})",
+                    f"    if {target} != {source} and len({source}) >= {chance.randint(1, 64)}:\n        return None",
+                    f"    for {target} in range({chance.randint(2, 99)}):\n        {source}.append({target} * 0x1F)",
+                )
+            )
+        )
+    return "\n".join([*lines, f"    return {argument}", "", ""])
+
+
+def _log(chance: random.Random) -> str:
+    hour, minute, second = chance.randint(0, 23), chance.randint(0, 59), chance.random() * 60
+    when = f"2026-{chance.randint(1, 12):02}-{chance.randint(1, 28):02}T{hour:02}:{minute:02}:{second:06.3f}Z"
+    source = f"{_word(chance)}-{chance.randint(1, 64)}"
+    return f"{when} {chance.choice(('INFO', 'WARN', 'DEBUG', 'ERROR'))} [{source}] {_sentence(chance).strip()}\n"
+
+
+def _json(chance: random.Random) -> str:
+    value = {_word(chance): chance.choice((chance.randint(0, 10**6), chance.random(), _word(chance))) for _ in range(6)}
+    return json.dumps(value, indent=chance.choice((None, 2))) + "\n"
+
+
+def _cjk(chance: random.Random) -> str:
+    alphabet, stop = chance.choice(((_HANZI, "。"), (_HANZI, "，"), (_KANA, "。")))
+    return "".join(chance.choices(alphabet, k=chance.randint(10, 90))) + stop
+
+
+_STYLES: tuple[Callable[[random.Random], str], ...] = (_prose, _code, _log, _json, _cjk)
+_WEIGHTS = (6, 6, 8, 3, 10)
