@@ -177,9 +177,10 @@ def events_in_the_code() -> dict[str, set[str]]:
                 is_alias = (isinstance(call, ast.Name) and call.id == "say") or isinstance(call, ast.IfExp)
                 if not (is_log or is_alias):
                     continue
-                assert isinstance(first, ast.Constant), f"{path}:{node.lineno}: an event's name is a literal"
-                names = {k.arg for k in node.keywords if k.arg not in (None, "exc_info")}
-                found.setdefault(str(first.value), set()).update(str(n) for n in names)
+                names = {str(k.arg) for k in node.keywords if k.arg not in (None, "exc_info")}
+                for event in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+                    assert isinstance(event, ast.Constant), f"{path}:{node.lineno}: an event's name is a literal"
+                    found.setdefault(str(event.value), set()).update(names)
     return found
 
 
