@@ -1,0 +1,75 @@
+"""The reference engine: Hugging Face `tokenizers` on ``tokenizer.json``, without post-processor.
+
+Invariants:
+
+- This is T. Every other engine is judged by it; nothing here may change an ID.
+- Truncation and padding are off on the instance, whatever its file says.
+- `encode_batch_fast` is the only entry used: it releases the GIL (``encode`` does not) and skips the offsets.
+- The library keeps its own thread pool. A process that forks after a batch was encoded loses it in the child; TokTier
+  never forks (workers are spawned).
+
+Getting IDs out of an ``Encoding`` costs one Python list; ``array("I", ids)`` over it is the cheapest copy (per 40,000
+IDs: list 0.9 ms, ``array`` 1.8 ms, ``np.fromiter`` 2.7 ms, ``np.array`` 3.3 ms in all). It is under 2 % of the encode.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from toktier.errors import InvalidText
+from toktier.ids import EMPTY, Ids
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+
+class ReferenceEngine:
+    """T by its definition. Thread-safe; the GIL is released but for the copy of the IDs."""
+
+    name = "tokenizers"
+    version: str = tokenizers.__version__
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str) -> Ids:
+        """T(text), shape ``(n,)``. Raises `InvalidText` on a lone surrogate."""
+        return _ids(self._encode([text])[0])
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """T of each text, one after the other, and their counts. The texts are encoded on all cores."""
+        rows = [_ids(encoding) for encoding in self._encode(list(texts))]
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        return (np.concatenate(rows) if rows else EMPTY), counts
+
+    def decode(self, ids: Ids) -> str:
+        """The text of the IDs, special tokens included. Raises `ValueError` where an ID is negative or too large."""
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+
+    def _encode(self, texts: list[str]) -> list[Encoding]:
+        try:
+            return self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            check_text(texts)
+            raise
+
+
+def check_text(texts: Sequence[str]) -> None:
+    """Raises `InvalidText` at the first lone surrogate of the first text that has one; the offset is in that text."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidText(error.start) from None
+
+
+def _ids(encoding: Encoding) -> Ids:
+    return np.frombuffer(array("I", encoding.ids), np.uint32)
