@@ -145,6 +145,13 @@ def developers_to_system(conversation: list[dict[str, Any]]) -> list[dict[str, A
     return [{"role": "system", "content": "\n\n".join(texts)}, *(m for m in renamed if m["role"] != "system")]
 
 
+def flag(value: Any) -> bool | None:
+    """A boolean member of a tool as pydantic reads it: 0 and 1 count, other things are refused."""
+    if value is not None and value not in (True, False):
+        raise Refused("tool flags must be boolean", "tools")
+    return None if value is None else bool(value)
+
+
 def tool_list(tools: Any) -> list[dict[str, Any]] | None:
     """Tools in the key order of vLLM's models: unknown keys fall away, absent description and parameters are null."""
     if tools is None:
@@ -155,10 +162,9 @@ def tool_list(tools: Any) -> list[dict[str, Any]] | None:
         if not isinstance(function, dict) or tool.get("type", "function") != "function" or "name" not in function:
             raise Refused("tools must be functions with a name", "tools")
         dumped = {key: function.get(key) for key in ("name", "description", "parameters")}
-        if function.get("strict") is not None:
-            dumped["strict"] = function["strict"]
-        outer = tool.get("defer_loading")
-        inner = function.get("defer_loading")
+        if (strict := flag(function.get("strict"))) is not None:
+            dumped["strict"] = strict
+        outer, inner = flag(tool.get("defer_loading")), flag(function.get("defer_loading"))
         if (defer := outer if inner is None else inner) is not None:
             dumped["defer_loading"] = defer
         result.append({"type": "function", "function": dumped} | ({} if outer is None else {"defer_loading": outer}))
@@ -247,7 +253,9 @@ class Reference:
 
 def main(folder: Path) -> None:
     """Serve standard input until it ends. Whatever a library prints goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the engine, which then ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the terminal's Ctrl-C is for the engine, which then ends this process
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reference = Reference(folder)
