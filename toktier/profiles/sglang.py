@@ -282,7 +282,7 @@ def _template_kwargs(body: Mapping[str, Any], settings: ProfileSettings) -> dict
         raise Unrenderable(Bypass.REQUEST_TEMPLATE, "chat_template_kwargs.chat_template")
     merged = {**settings.default_template_kwargs, **given}
     for name in merged:
-        if name in RESERVED_KWARGS or name == "reasoning_effort":
+        if name in RESERVED_KWARGS or name in ("reasoning_effort", "add_generation_prompt"):
             raise Unrenderable(Bypass.UNSUPPORTED_KWARGS, f"chat_template_kwargs.{name}")
     merged["add_generation_prompt"] = True
     return merged

@@ -36,7 +36,7 @@ that the request goes upstream as text, because vLLM would fail while rendering 
     given and the client did not set ``enable_thinking``, ``enable_thinking = effort != "none"``. Null and ``"auto"``
     never override. Only free variables of the template pass. (``protocol.py::build_chat_params``,
     ``renderers/params.py::merge_kwargs``, ``renderers/hf.py::resolve_chat_template_kwargs``)
-13. ``add_generation_prompt`` is true and ``documents`` is None.
+13. ``add_generation_prompt`` is true whatever ``chat_template_kwargs`` say, and ``documents`` is None.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ from toktier.template_shape import ContentFormat, TemplateShape
 
 RESERVED_KWARGS: Final = frozenset(
     {
-        "add_generation_prompt",
         "chat_template",
         "continue_final_message",
         "conversation",
