@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.config import EMBEDDED_TOKENIZER, Settings
+from proxy.config import EMBEDDED_TOKENIZER, Settings, Upstream
 from proxy.config_sources import Origins, Place, Problem, where
 from proxy.tenants import MIN_KEY_BYTES, KeyFileError, parse_key_file
 
@@ -183,8 +183,8 @@ def _secrets(settings: Settings, add: Add) -> None:
         at = ("upstreams", name)
         if upstream.api_key is not None and upstream.api_key_file is not None:
             add((*at, "api_key"), "given beside api_key_file", "keep one of them")
-        elif upstream.api_key_file is not None:
-            _readable(upstream.api_key_file, (*at, "api_key_file"), add)
+        else:
+            _upstream_key(upstream, at, add)
         if auth.mode == "passthrough" and (upstream.api_key or upstream.api_key_file):
             key = "api_key" if upstream.api_key else "api_key_file"
             add(
@@ -192,6 +192,18 @@ def _secrets(settings: Settings, add: Add) -> None:
                 "unused with auth.mode passthrough, which sends the client's own",
                 "remove it or change auth.mode",
             )
+
+
+def _upstream_key(upstream: Upstream, at: Place, add: Add) -> None:
+    key = "api_key" if upstream.api_key_file is None else "api_key_file"
+    if upstream.api_key_file is not None and not _readable(upstream.api_key_file, (*at, key), add):
+        return
+    try:
+        secret = upstream.secret()
+    except UnicodeDecodeError:
+        secret = ""
+    if secret is not None and not (secret.isascii() and secret.isprintable() and secret and " " not in secret):
+        add((*at, key), "not one word of printable ASCII, as an HTTP header needs it", "give the key alone")
 
 
 def _log(settings: Settings, add: Add) -> None:

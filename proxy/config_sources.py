@@ -154,6 +154,8 @@ def _environment(root: type[BaseModel], tree: dict[str, Any], environ: Mapping[s
     problems = []
     for variable in sorted(v for v in environ if v.upper().startswith(PREFIX)):
         name, raw = variable[len(PREFIX) :], environ[variable]
+        if not raw:
+            continue  # what compose files and CI make of a variable that is not set
         if "__" not in name and name.lower() not in root.model_fields:
             # Other variables of that prefix are not ours: TOKTIER_TEST_*, and what Kubernetes sets for a service of
             # that name (always tcp://...). A setting written with one underscore is a mistake, though.

@@ -173,10 +173,6 @@ class Tenants:
         """A salt that keeps apart what the client wanted apart, inside its tenant. Lone surrogates are allowed."""
         return mac(self._key, "client-cache-salt", tenant.salt.encode(), _bytes(client_salt)).hex()[:32]
 
-    def session_hash(self, tenant: Tenant, session: str) -> str:
-        """A session's or hint's name for logs: 16 hexadecimal digits."""
-        return mac(self._key, "session", tenant.id_hash.encode(), _bytes(session)).hex()[:16]
-
     def _lookup(self, digest: bytes) -> bytes:
         return mac(self._key, "credential", digest)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -23,7 +24,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def problems(path: Path | None, cli: dict | None = None, environ: dict[str, str] | None = None) -> list[str]:
+def problems(path: Path | None, cli: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(path, cli or {}, environ or {})
     lines = str(caught.value).splitlines()
@@ -83,6 +84,8 @@ def test_variables_of_others_are_left_alone(state: dict[str, str]) -> None:
         "TOKTIER_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
         "TOKTIER_TEST_DATA": "x",
         "TOKTIER_CONFIG": "x",
+        "TOKTIER_UPSTREAMS__DEFAULT__API_KEY": "",
+        "TOKTIER_SERVER__PORT": "",
     }
     assert load(None, CLI, environ) == load(None, CLI, state)
 
@@ -229,6 +232,13 @@ def test_upstream_secret_from_a_file(tmp_path: Path, state: dict[str, str]) -> N
     assert upstream.secret() == "from-file"
     write(key, "changed")
     assert upstream.secret() == "changed"
+    for content in (b"", b"two words", b"a\nb", b"\xff"):
+        key.write_bytes(content)
+        (line,) = problems(None, CLI, environ)
+        assert line.startswith(
+            "upstreams.default.api_key_file (TOKTIER_UPSTREAMS__DEFAULT__API_KEY_FILE): not one word"
+        )
+    write(key, "from-file")
     both = problems(None, CLI, {**environ, "TOKTIER_UPSTREAMS__DEFAULT__API_KEY": "x"})
     assert both == [
         "upstreams.default.api_key (TOKTIER_UPSTREAMS__DEFAULT__API_KEY): given beside api_key_file. Keep one of them."
