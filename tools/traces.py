@@ -257,8 +257,16 @@ class Writer:
     def date(self) -> None:
         """The system prompt names a day, and the day changes."""
         text = json.dumps(self.messages[0]["content"], ensure_ascii=False)
-        self.messages[0] = self.messages[0] | {"content": json.loads(text.replace("2026-11-29", "2026-11-30", 1))}
-        self.send("edit")
+        changed = text.replace("2026-11-29", "2026-11-30", 1)
+        if changed != text:
+            self.messages[0] = self.messages[0] | {"content": json.loads(changed)}
+            self.send_edited("edit")
+
+    def send_edited(self, kind: str) -> None:
+        """Clients notice what changed when they send the next turn: half of the edits come with one."""
+        if self.rng.random() < 0.5:
+            self.turn()
+        self.send(kind)
 
     def prune(self) -> None:
         """The client forgets an old tool result."""
@@ -266,7 +274,7 @@ class Writer:
         if results:
             at = self.rng.choice(results)
             self.messages[at] = self.messages[at] | {"content": "[Old tool result content cleared]"}
-            self.send("edit")
+            self.send_edited("edit")
 
     def truncate(self) -> None:
         """Back to an earlier user message, which is put differently."""
@@ -287,7 +295,7 @@ class Writer:
         if self.tools:
             self.tools = list(self.tools)
             self.tools.insert(self.rng.randrange(len(self.tools) + 1), self.rng.choice(TOOLS))
-            self.send("tools")
+            self.send_edited("tools")
 
     def side(self) -> None:
         """A title generator: another list, no tools, same session."""

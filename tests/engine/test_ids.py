@@ -29,7 +29,7 @@ SEED, N, BLOCK = 20261130, 300, 25
 def tier() -> ModelTier:
     tokenizer = embedded()
     template = ChatTemplate.load(tokenizer)
-    return ModelTier("tiny", tokenizer, template, VllmProfile(), ProfileSettings(), SessionStore())
+    return ModelTier("tiny", tokenizer, template, VllmProfile(), ProfileSettings(), SessionStore(budget_bytes=1 << 30))
 
 
 @pytest.fixture(scope="module")

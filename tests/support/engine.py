@@ -137,8 +137,8 @@ def log_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, config: str, ready: int = 200) -> Iterator[Proxy]:
-    """`toktier serve` with this TOML on a free port, once `/ready` answers `ready`. SIGTERM must end it."""
+def serving(folder: Path, config: str) -> Iterator[Proxy]:
+    """`toktier serve` with this TOML on a free port, once its models are probed. SIGTERM must end it."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "toktier.log"
     head = f'[server]\nport = 0\ncache_dir = "{folder / "cache"}"\n[log]\npath = "{log}"\n'
@@ -149,7 +149,7 @@ def serving(folder: Path, config: str, ready: int = 200) -> Iterator[Proxy]:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
     try:
         proxy = Proxy(wait_listening(process, log, folder / "output"), log)
-        wait_ready(proxy, process, ready)
+        wait_probed(proxy, process)
         yield proxy
     finally:
         process.send_signal(signal.SIGTERM)
@@ -172,12 +172,13 @@ def wait_listening(process: subprocess.Popen[bytes], log: Path, output: Path) ->
     raise AssertionError(f"toktier does not listen:\n{output.read_text(errors='replace')[-3000:]}")
 
 
-def wait_ready(proxy: Proxy, process: subprocess.Popen[bytes], status: int) -> None:
+def wait_probed(proxy: Proxy, process: subprocess.Popen[bytes]) -> None:
+    """Until it is known of every model whether IDs may be sent."""
     deadline = time.monotonic() + READY_S
     reply = None
     while time.monotonic() < deadline and process.poll() is None:
         reply = proxy.get("/ready")
-        if reply.status == status and not reply.json().get("loading"):
+        if reply.status == 200 and all(model["state"] in ("ok", "text") for model in reply.json()["models"].values()):
             return
         time.sleep(0.1)
     raise AssertionError(f"toktier is not ready: {reply and reply.body!r}")
