@@ -1,4 +1,4 @@
-"""The shipped Prometheus and Grafana files name only metrics and labels that there are."""
+"""The shipped Prometheus and Grafana files, and the page on metrics, name only metrics and labels that there are."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def test_expressions_use_series_and_labels_that_exist(known: dict[str, set[str]]
         assert used <= labels, expression
         checked += 1
     assert checked >= 15
+
+
+def test_the_page_lists_every_metric_and_label(known: dict[str, set[str]]) -> None:
+    page = (CONF.parent / "docs" / "metrics.md").read_text("utf-8")
+    listed = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for name, labels in re.findall(r"^\| `(\w+)` \| (.*?) ?\|", page, re.M)
+    }
+    present: dict[str, set[str]] = {}
+    for name, labels in known.items():
+        if name.startswith("toktier_"):
+            base = re.sub(r"_(bucket|count|sum)$", "", name) if f"{name.rpartition('_')[0]}_bucket" in known else name
+            present.setdefault(base, set()).update(labels - {"le"})
+    assert listed == present
 
 
 def test_prometheus_loads_the_shipped_rules() -> None:
