@@ -118,8 +118,12 @@ class EmbeddedEngine:
         self._checker = await Checker.start(self._folder)
         # Cancelled handlers are how a departed client is noticed before anything is written to it.
         self._runner = web.AppRunner(self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        try:
+            await self._runner.setup()
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except BaseException:
+            await self.__aexit__()
+            raise
         LOG.warning(
             "%s listens on %s: no model answers here, only a script; prompts are checked with transformers %s",
             NAME,
@@ -362,11 +366,16 @@ def check_ids(ids: Any, vocab_size: int) -> None:
 
 
 def run(*, host: str = "127.0.0.1", port: int = 8000, script: Path | None = None, model: str = "toktier-demo") -> None:
-    """`toktier embedded`: serve until interrupted. Writes one JSON line with the address once it listens."""
+    """`toktier embedded`: serve until interrupted. Writes one JSON line with the address once it listens.
+
+    Ends the process with a sentence where the script is wrong, the address is taken or transformers is missing.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(
-        _serve(EmbeddedEngine(model=model, script=Script.load(script) if script else None, host=host, port=port))
-    )
+    try:
+        replies = Script.load(script) if script else None
+        asyncio.run(_serve(EmbeddedEngine(model=model, script=replies, host=host, port=port)))
+    except (CheckerFailed, OSError, ValueError) as error:
+        raise SystemExit(f"toktier embedded: {error}") from None
 
 
 async def _serve(engine: EmbeddedEngine) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,7 @@ import openai
 import pytest
 import tokenizers
 
-from proxy.embedded import EmbeddedEngine
+from proxy.embedded import EmbeddedEngine, run
 from proxy.embedded_checker import PROGRAM
 from proxy.embedded_script import Call, Failure, Script, Turn
 
@@ -461,3 +462,12 @@ async def test_the_command_listens_and_ends_its_reference_process() -> None:
     process.terminate()
     _, log = await asyncio.wait_for(process.communicate(), 30)  # its pipes close only when its children are gone too
     assert process.returncode == 0, log
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"turn": []}')
+    with pytest.raises(SystemExit, match=r"toktier embedded: .*\n.*turn"):
+        run(port=0, script=script)
+    with pytest.raises(SystemExit, match="toktier embedded: .*No such file"):
+        run(port=0, script=tmp_path / "missing.json")
