@@ -37,24 +37,26 @@ class Broken(Exception):
 
 
 def _zlib(raw: bytes, wbits: int) -> Iterator[bytes]:
-    """Members one after the other (RFC 1952 allows several), each piece at most `PIECE` bytes."""
-    data = raw
-    while True:
-        decoder = zlib.decompressobj(wbits)
-        try:
-            while not decoder.eof:
-                piece = decoder.decompress(data, PIECE)
-                data = decoder.unconsumed_tail
-                if not piece and not decoder.eof and not data:
+    """Members one after the other (RFC 1952 allows several for gzip), each piece at most `PIECE` bytes."""
+    decoder = zlib.decompressobj(wbits)
+    for start in range(0, len(raw), PIECE):
+        data = raw[start : start + PIECE]  # a small input: what a step leaves over is copied
+        while data:
+            if decoder.eof:
+                if wbits != 31:
                     raise Broken
-                yield piece
-        except zlib.error:
-            raise Broken from None
-        data = decoder.unused_data
-        if not data:
-            return
-        if wbits != 31:
+                decoder = zlib.decompressobj(wbits)
+            try:
+                yield decoder.decompress(data, PIECE)
+            except zlib.error:
+                raise Broken from None
+            data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+    while not decoder.eof:
+        # All input is taken; the decoder may still hold output.
+        piece = decoder.decompress(b"", PIECE)
+        if not piece and not decoder.eof:
             raise Broken
+        yield piece
 
 
 def _gzip(raw: bytes) -> Iterator[bytes]:

@@ -91,7 +91,9 @@ def match(path: str) -> tuple[Route, str | None] | None:
         return route, None
     prefix = _MODEL.pattern.removesuffix("{model}")
     if path.startswith(prefix):
-        return _MODEL, path[len(prefix) :]
+        name = path[len(prefix) :]
+        # Names may have slashes (org/name). What else they may be, the registry decides.
+        return None if {"", ".", ".."} & set(name.split("/")) else (_MODEL, name)
     for pattern, with_id in _WITH_ID:
         if pattern.fullmatch(path):
             return with_id, None

@@ -26,6 +26,8 @@ from proxy.audit import RequestRecord
 from proxy.config import ConfigError, Settings
 from proxy.config_checks import warnings
 from proxy.errors import draining
+from proxy.routes import Kind
+from proxy.server import Runner
 
 log = structlog.get_logger("toktier.serve")
 
@@ -75,12 +77,13 @@ class Drain:
 def _refuse(request: web.Request) -> web.Response:
     found = routes.match(request.rel_url.raw_path)
     error = draining()
-    record = RequestRecord(
-        request_id=audit.request_id(request.headers.get("X-Request-Id")),
-        route=found[0].pattern if found else "none",
-        error=error.code,
-    )
-    record.emit(error.status)
+    if found is None or found[0].kind is not Kind.READY:  # a balancer asks that every second
+        record = RequestRecord(
+            request_id=audit.request_id(request.headers.get("X-Request-Id")),
+            route=found[0].pattern if found else "none",
+            error=error.code,
+        )
+        record.emit(error.status)
     return error.response()
 
 
@@ -128,11 +131,9 @@ class Server:
         self._app = app = create_app(settings)
         drain = Drain()
         app.middlewares.insert(0, drain.middleware)
-        runner = web.AppRunner(
+        runner = Runner(
             app,
-            access_log=None,
             handle_signals=False,
-            handler_cancellation=True,
             keepalive_timeout=settings.server.keepalive_s,
             shutdown_timeout=0.5,  # what is left after the grace
         )

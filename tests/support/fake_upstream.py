@@ -151,7 +151,7 @@ class FakeUpstream:
             value = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
         elif path == "/tokenize" and not self.has_tokenize:
             return 404, b"{}", "application/json"
-        elif path == "/tokenize":
+        elif path == "/tokenize" and "messages" in seen.json:
             value = {"tokens": self.tokenize(seen.json)}
         elif path == "/v1/chat/completions":
             body = seen.json
@@ -184,7 +184,7 @@ class FakeUpstream:
         watch = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({play, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if not play.done():
+            if not play.done() or isinstance(play.exception(), ConnectionError):
                 self.ended.append(asyncio.get_running_loop().time())
                 return False
             return play.result()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import structlog
 from aiohttp import web
 
 from proxy.app import CORE, Core, create_app
 from proxy.config import Settings
 from proxy.registry import Loaded, State
+from proxy.server import Runner
+from tests.support.fake_tier import FakeTier, ids_of
+from tests.support.fake_upstream import FakeUpstream
 
 
 class Running:
@@ -80,7 +86,7 @@ async def running(
     before = structlog.get_config()
     structlog.configure(processors=[capture], cache_logger_on_first_use=False)
     app = create_app(settings, load)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    runner = Runner(app, shutdown_timeout=0.2)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -92,3 +98,41 @@ async def running(
     finally:
         await runner.cleanup()
         structlog.configure(**before)
+
+
+@dataclass
+class Stage:
+    """A proxy with a pretended tier, its upstream, and a client."""
+
+    up: FakeUpstream
+    tier: FakeTier
+    proxy: Running
+    client: aiohttp.ClientSession
+
+    async def post(self, body: Any, path: str = "/v1/chat/completions", **more: Any) -> tuple[int, bytes]:
+        """POST bytes as they are, or anything else as JSON: status and body."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.client.post(self.proxy.url + path, data=data, **more) as reply:
+            return reply.status, await reply.read()
+
+    async def error(self, body: Any, path: str = "/v1/chat/completions", **more: Any) -> tuple[int, dict[str, Any]]:
+        """POST something that is refused: status and OpenAI's error object."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.client.post(self.proxy.url + path, data=data, **more) as reply:
+            assert reply.headers["Content-Type"] == "application/json"
+            error = (await reply.json())["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            return reply.status, error
+
+
+@asynccontextmanager
+async def staged(state_dir: Path, up: FakeUpstream | None = None, **changes: Any) -> AsyncIterator[Stage]:
+    """A `Stage`; ``changes`` as for `settings_for`, and ``wait`` as for `running`."""
+    wait = changes.pop("wait", State.OK)
+    tier = FakeTier()
+    async with (
+        up or FakeUpstream(tokenize=ids_of) as upstream,
+        running(settings_for(upstream.url, state_dir, **changes), tier.load, wait=wait) as proxy,
+        aiohttp.ClientSession(auto_decompress=False) as client,
+    ):
+        yield Stage(upstream, tier, proxy, client)

@@ -1,0 +1,205 @@
+"""Bodies: codings, bombs, limits, expectations, broken transfer codings."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import brotli  # type: ignore[import-untyped]
+import pytest
+import zstandard
+
+from proxy import body
+from proxy.errors import ApiError
+from tests.support.proxy import Stage, staged
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "héllo " * 50}]}
+RAW = json.dumps(CHAT, ensure_ascii=False).encode()
+LIMIT = 1 << 20
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+ENCODERS = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "br": brotli.compress,
+}
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path, server={"max_body_bytes": LIMIT, "read_timeout_s": 2}) as it:
+        yield it
+
+
+@pytest.mark.parametrize("coding", ENCODERS)
+def test_decode_undoes_each_coding(coding: str) -> None:
+    for data in (b"", b"x", RAW, b"ab" * 300_000):
+        assert body.decode(coding, ENCODERS[coding](data), LIMIT) == data
+
+
+def test_decode_takes_what_the_specifications_allow() -> None:
+    assert body.decode("deflate", raw_deflate(RAW), LIMIT) == RAW
+    assert body.decode("gzip", gzip.compress(b"a") + gzip.compress(b"b"), LIMIT) == b"ab"
+    compress = zstandard.ZstdCompressor().compress
+    assert body.decode("zstd", compress(b"a") + compress(b"b"), LIMIT) == b"ab"
+
+
+@pytest.mark.parametrize("coding", ENCODERS)
+def test_broken_codings_are_400(coding: str) -> None:
+    packed = ENCODERS[coding](RAW)
+    broken = [RAW, b"\x00" * 50, b"\xff" * 50]
+    if coding != "zstd":  # zstandard reads a cut frame as an early end; what it held is then no complete JSON
+        broken.append(packed[:-5])
+    if coding in ("deflate", "gzip"):
+        broken.append(packed + b"trailing")
+    for data in broken:
+        with pytest.raises(ApiError) as caught:
+            body.decode(coding, data, LIMIT)
+        assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("coding", ENCODERS)
+def test_bombs_are_413_and_never_inflated(coding: str) -> None:
+    bomb = ENCODERS[coding](b"0" * 50_000_000)
+    for limit in (LIMIT, 64 << 20):
+        tracemalloc.start()
+        with pytest.raises(ApiError) as caught:
+            body.decode(coding, bomb, limit)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert caught.value.status == 413
+        assert peak < min(limit, max(body.BOMB_FROM, body.BOMB_RATIO * len(bomb))) + (1 << 20)
+
+
+def test_large_but_plain_bodies_are_no_bombs() -> None:
+    text = "".join(f"{n:08x}" for n in range(1_200_000)).encode()
+    assert body.decode("gzip", gzip.compress(text, 1), 64 << 20) == text
+
+
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "zstd", "br", "deflate"])
+async def test_encoded_requests_are_served_and_go_up_plain(stage: Stage, coding: str) -> None:
+    packed = ENCODERS[coding.lower()](RAW)
+    assert (await stage.post(packed, headers={"Content-Encoding": coding}))[0] == 200
+    seen = stage.up.chats[0]
+    assert seen.header("Content-Encoding") is None
+    assert int(seen.header("Content-Length") or 0) == len(seen.body)
+    assert seen.body.startswith(RAW[:-1])
+
+
+async def test_refused_codings(stage: Stage) -> None:
+    for coding, status in (("snappy", 415), ("gzip, gzip", 415), ("gzip", 400), ("zstd", 400), ("identity", 200)):
+        assert (await stage.post(RAW, headers={"Content-Encoding": coding}))[0] == status
+    bomb = gzip.compress(b"0" * 50_000_000)
+    status, error = await stage.error(bomb, headers={"Content-Encoding": "gzip"})
+    assert (status, error["code"]) == (413, "request_too_large")
+    assert (await stage.post(RAW))[0] == 200
+
+
+async def test_limit_holds_for_declared_and_chunked_bodies(stage: Stage) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b"0" * 65_536
+
+    status, error = await stage.error(b"0" * (LIMIT + 1))
+    assert (status, error["code"]) == (413, "request_too_large")
+    async with stage.client.post(stage.proxy.url + "/v1/chat/completions", data=chunks()) as reply:
+        assert reply.status == 413
+        assert reply.content_type == "application/json"
+    assert (await stage.post(RAW))[0] == 200
+    assert len(stage.up.chats) == 1
+
+
+async def talk(stage: Stage, *pieces: bytes, pause: float = 0.05) -> bytes:
+    """Raw bytes to the proxy, piece by piece; what it sent until it closed or half a second passed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.proxy.port)
+    got = b""
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause)
+        while True:
+            async with asyncio.timeout(0.5):
+                data = await reader.read(65_536)
+            if not data:
+                return got + b"<closed>"
+            got += data
+    except TimeoutError:
+        return got
+    finally:
+        writer.close()
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join(("POST /v1/chat/completions HTTP/1.1", "Host: x", *lines, "", "")).encode()
+
+
+async def test_continue_comes_before_the_body_and_is_not_forwarded(stage: Stage) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.proxy.port)
+    writer.write(head("Expect: 100-continue", f"Content-Length: {len(RAW)}"))
+    async with asyncio.timeout(2):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(RAW)
+    async with asyncio.timeout(2):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+    assert stage.up.chats[0].header("Expect") is None
+
+
+async def test_no_continue_for_a_body_that_is_not_wanted(stage: Stage) -> None:
+    got = await talk(stage, head("Expect: 100-continue", "Content-Length: 99999999999"))
+    assert got.startswith(b"HTTP/1.1 413")
+    assert got.endswith(b"<closed>")
+    assert b"100 Continue" not in got
+
+
+async def test_no_continue_without_a_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a:secret-key-a\n")
+    async with staged(tmp_path, auth={"mode": "keys", "key_file": keys}) as stage:
+        got = await talk(stage, head("Expect: 100-continue", "Content-Length: 10", "Authorization: Bearer wrong"))
+    assert got.startswith(b"HTTP/1.1 401")
+    assert got.endswith(b"<closed>")
+    assert b"100 Continue" not in got
+
+
+async def test_other_expectations_are_417(stage: Stage) -> None:
+    got = await talk(stage, head("Expect: pancake", f"Content-Length: {len(RAW)}") + RAW)
+    assert got.startswith(b"HTTP/1.1 417")
+    assert b'"error"' in got
+    assert stage.up.chats == []
+
+
+async def test_broken_chunks_are_400(stage: Stage) -> None:
+    got = await talk(stage, head("Transfer-Encoding: chunked") + b"5\r\nabcde\r\nnonsense\r\n")
+    assert got.split()[1] == b"400"
+    assert b'{"error"' in got
+    assert b"nonsense" not in got
+    assert stage.up.chats == []
+
+
+async def test_malformed_http_is_json_and_quotes_nothing(stage: Stage) -> None:
+    for data in (b"CANARY\r\n\r\n", head("Bad Header CANARY: x"), b"GET /health HTTP/9.CANARY\r\n\r\n"):
+        got = await talk(stage, data)
+        assert got.split()[1] == b"400"
+        assert b'{"error"' in got
+        assert b"CANARY" not in got
+    assert "CANARY" not in repr(stage.proxy.events)
+
+
+async def test_slow_body_is_408(tmp_path: Path) -> None:
+    async with staged(tmp_path, server={"read_timeout_s": 0.1}) as stage:
+        got = await talk(stage, head("Content-Length: 100"), b"{")
+        assert got.startswith(b"HTTP/1.1 408")

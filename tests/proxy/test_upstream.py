@@ -1,0 +1,139 @@
+"""Connections to an engine: when a request is sent again, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from multidict import CIMultiDict
+
+from proxy.config import Upstream as Settings
+from proxy.errors import ApiError
+from proxy.upstream import Attempts, Upstream
+from tests.support.fake_upstream import FakeUpstream
+
+
+async def send(upstream: Upstream, body: bytes = b'{"messages":[]}') -> tuple[int, Attempts]:
+    attempts = Attempts()
+    reply = await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), body, attempts)
+    await reply.read()
+    reply.close()
+    return reply.status, attempts
+
+
+@pytest.fixture
+async def up() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream() as it:
+        yield it
+
+
+@pytest.fixture
+async def upstream(up: FakeUpstream) -> AsyncIterator[Upstream]:
+    it = Upstream("e", Settings(url=up.url, keepalive_s=60))
+    yield it
+    await it.close()
+
+
+async def test_connections_are_reused(up: FakeUpstream, upstream: Upstream) -> None:
+    first = (await send(upstream))[1]
+    second = (await send(upstream))[1]
+    assert (first.count, first.reused, first.connect_us > 0) == (1, False, True)
+    assert (second.count, second.reused, second.connect_us) == (1, True, 0)
+    assert {seen.connection for seen in up.seen} == {1}
+
+
+@pytest.mark.parametrize("end", [{"close": True}, {"reset": True}])
+async def test_a_reused_connection_that_fails_unanswered_is_replaced_once(
+    up: FakeUpstream, upstream: Upstream, end: dict[str, Any]
+) -> None:
+    failures: list[None] = []
+    upstream.on_failure = lambda: failures.append(None)
+    await send(upstream)
+    up.scripts.append([end])
+    status, attempts = await send(upstream)
+    assert (status, attempts.count) == (200, 2)
+    assert [seen.connection for seen in up.seen] == [1, 1, 2]
+    assert failures == []
+    up.scripts.extend([[end], [end], [end]])
+    await send_expecting(upstream, 502, 1)
+    assert len(failures) == 1
+
+
+async def send_expecting(upstream: Upstream, status: int, count: int) -> None:
+    attempts = Attempts()
+    with pytest.raises(ApiError) as caught:
+        await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), b'{"messages":[]}', attempts)
+    assert (caught.value.status, attempts.count) == (status, count)
+
+
+async def test_the_second_failure_is_final(up: FakeUpstream, upstream: Upstream) -> None:
+    await send(upstream)
+    up.scripts.extend([[{"close": True}], [{"close": True}]])
+    await send_expecting(upstream, 502, 2)
+    assert len(up.seen) == 3
+
+
+@pytest.mark.parametrize("part", [b"H", b"HTTP/1.1 20", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\n"])
+async def test_a_reply_that_had_begun_is_not_asked_for_again(up: FakeUpstream, upstream: Upstream, part: bytes) -> None:
+    await send(upstream)
+    up.scripts.append([{"raw": part}, {"sleep_ms": 20}, {"close": True}])
+    await send_expecting(upstream, 502, 1)
+    assert len(up.seen) == 2
+
+
+async def test_a_new_connection_that_fails_is_not_repeated(up: FakeUpstream, upstream: Upstream) -> None:
+    up.scripts.append([{"close": True}])
+    await send_expecting(upstream, 502, 1)
+
+
+async def test_idle_connections_closed_by_the_engine(upstream: Upstream, up: FakeUpstream) -> None:
+    up.idle_close_s = 0.1
+    await send(upstream)
+    await asyncio.sleep(0.25)
+    status, attempts = await send(upstream)
+    assert status == 200
+    assert attempts.count <= 2
+
+
+async def test_own_keep_alive_is_shorter(up: FakeUpstream) -> None:
+    it = Upstream("e", Settings(url=up.url, keepalive_s=0.1))
+    try:
+        await send(it)
+        await asyncio.sleep(0.3)
+        assert (await send(it))[1].reused is False
+    finally:
+        await it.close()
+
+
+async def test_nothing_listens() -> None:
+    async with FakeUpstream() as up:
+        url = up.url
+    it = Upstream("e", Settings(url=url))
+    try:
+        await send_expecting(it, 502, 1)
+    finally:
+        await it.close()
+
+
+async def test_no_total_time_out(upstream: Upstream) -> None:
+    assert upstream._pooled.timeout.total is None
+    assert upstream._fresh.timeout.total is None
+
+
+async def test_cookies_are_not_kept(up: FakeUpstream, upstream: Upstream) -> None:
+    up.scripts.append([{"head": {"headers": {"Set-Cookie": "a=b"}}}, {"send": "{}"}])
+    await send(upstream)
+    await send(upstream)
+    assert up.seen[-1].header("Cookie") is None
+
+
+async def test_credential_is_not_in_the_repr(up: FakeUpstream) -> None:
+    it = Upstream("e", Settings(url=up.url, api_key="sk-secret"))  # type: ignore[arg-type]
+    try:
+        await it.ask("GET", "/version", None, 5)
+        assert up.seen[0].header("Authorization") == "Bearer sk-secret"
+        assert "sk-secret" not in repr(it.settings)
+    finally:
+        await it.close()
