@@ -175,8 +175,7 @@ class Reference:
     """transformers' tokenizer and template from ``folder``, whose files may be xz-compressed."""
 
     def __init__(self, folder: Path) -> None:
-        # Set before the import: transformers reads them once.
-        os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+        # Imported here: the process sets transformers' environment first.
         import jinja2.meta
         import jinja2.sandbox
         import transformers
@@ -256,6 +255,8 @@ def main(folder: Path) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the terminal's Ctrl-C is for the engine, which then ends this process
+    # transformers reads these when it is imported.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reference = Reference(folder)

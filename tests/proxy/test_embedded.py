@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import lzma
-import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.resources import files
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
-import tokenizers
 
 from proxy.embedded import EmbeddedEngine, run
-from proxy.embedded_checker import PROGRAM
 from proxy.embedded_script import Call, Failure, Script, Turn
 
 TOOL = {
@@ -338,110 +333,6 @@ async def consume(http: aiohttp.ClientSession, engine: EmbeddedEngine, stream: b
         await response.read()
 
 
-@pytest.fixture(scope="module")
-def decoder() -> tokenizers.Tokenizer:
-    """Another reader of the shipped file than the engine's."""
-    packed = files("toktier").joinpath("data", "qwen3", "tokenizer.json.xz").read_bytes()
-    return tokenizers.Tokenizer.from_str(lzma.decompress(packed).decode())
-
-
-Prompt = Callable[[dict[str, Any]], Awaitable[str]]
-
-
-@pytest.fixture
-def prompt(http: aiohttp.ClientSession, engine: EmbeddedEngine, decoder: tokenizers.Tokenizer) -> Prompt:
-    """The rendered prompt of a body, decoded from what /tokenize answers."""
-
-    async def decoded(body: dict[str, Any]) -> str:
-        return str(decoder.decode(await tokenize(http, engine, body), skip_special_tokens=False))
-
-    return decoded
-
-
-@pytest.mark.parametrize(
-    ("messages", "expected"),
-    [
-        # parts are joined with newlines, empty ones fall away
-        (
-            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": ""}, "b"]}],
-            "<|im_start|>user\na\nb<|im_end|>\n",
-        ),
-        # Claude Code's attribution line goes, the rest of its text stays
-        (
-            [{"role": "system", "content": "x-anthropic-billing-header: h=1\nRules."}, USER],
-            "<|im_start|>system\nRules.<|im_end|>\n<|im_start|>user\nRead a.py, please.<|im_end|>\n",
-        ),
-        # developer becomes system, and all of them one in front
-        (
-            [
-                {"role": "developer", "content": "A"},
-                {"role": "user", "content": "u"},
-                {"role": "system", "content": "B"},
-            ],
-            "<|im_start|>system\nA\n\nB<|im_end|>\n<|im_start|>user\nu<|im_end|>\n",
-        ),
-        # arguments are parsed, so their spacing is the template's; what is no object becomes an empty one
-        (
-            [
-                {"role": "user", "content": "u"},
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "reasoning_content": "r",
-                    "tool_calls": [
-                        {
-                            "id": "1",
-                            "type": "function",
-                            "function": {"name": "f", "arguments": '{"a":1.0,"é":"\\u00e9"}'},
-                        },
-                        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "[1"}},
-                    ],
-                },
-                {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "ok"}]},
-            ],
-            "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n<think>\nr\n</think>\n\n<tool_call>\n"
-            '{"name": "f", "arguments": {"a": 1.0, "é": "é"}}\n</tool_call>\n<tool_call>\n'
-            '{"name": "g", "arguments": {}}\n</tool_call><|im_end|>\n'
-            "<|im_start|>user\n<tool_response>\nok\n</tool_response><|im_end|>\n",
-        ),
-    ],
-)
-async def test_messages_are_read_as_vllm_reads_them(prompt: Prompt, messages: list[Any], expected: str) -> None:
-    assert await prompt({"messages": messages}) == expected + "<|im_start|>assistant\n"
-
-
-async def test_tools_are_dumped_in_the_engines_key_order(prompt: Prompt) -> None:
-    tool = {"x": 1, "function": {"strict": True, "parameters": {"b": 1, "a": 2}, "name": "f", "y": 2}}
-    text = await prompt({"messages": [USER], "tools": [tool]})
-    dumped = (
-        '\n{"type": "function", "function": {"name": "f", "description": null, '
-        '"parameters": {"b": 1, "a": 2}, "strict": true}}\n'
-    )
-    assert dumped in text
-
-
-async def test_thinking_is_switched_by_kwargs_and_by_effort(prompt: Prompt) -> None:
-    off = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    by_kwargs = {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False, "nobody_reads": "this"}}
-    assert (await prompt(by_kwargs)).endswith(off)
-    assert (await prompt({"messages": [USER], "reasoning_effort": "none"})).endswith(off)
-    assert not (await prompt({"messages": [USER], "reasoning_effort": "low"})).endswith(off)
-
-
-def test_the_reference_process_imports_nothing_of_ours() -> None:
-    """Compiled and run on a list of modules: none is TokTier's."""
-    code = (
-        "import runpy, sys\n"
-        f"runpy.run_path({str(PROGRAM)!r}, run_name='checked')\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('toktier', 'proxy')])"
-    )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.strip() == "[]"
-    source = PROGRAM.read_text(encoding="utf-8")
-    assert "import toktier" not in source
-    assert "from proxy" not in source
-
-
 async def test_a_script_names_the_place_of_a_mistake(tmp_path: Any) -> None:
     path = tmp_path / "script.json"
     path.write_text(json.dumps({"turns": [{"text": "a"}, {"txt": "b"}]}))
@@ -469,5 +360,5 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     script.write_text('{"turn": []}')
     with pytest.raises(SystemExit, match=r"toktier embedded: .*\n.*turn"):
         run(port=0, script=script)
-    with pytest.raises(SystemExit, match="toktier embedded: .*No such file"):
+    with pytest.raises(SystemExit, match=r"toktier embedded: .*No such file"):
         run(port=0, script=tmp_path / "missing.json")
