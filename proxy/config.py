@@ -59,8 +59,17 @@ def _url(value: str) -> str:
     return value.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+def _file(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("holds a NUL character|write a path")
+    try:
+        return value.expanduser()
+    except RuntimeError:
+        raise ValueError("names a home directory that does not exist|write the whole path") from None
+
+
 Url = Annotated[str, AfterValidator(_url)]
-File = Annotated[Path, AfterValidator(Path.expanduser)]
+File = Annotated[Path, AfterValidator(_file)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 

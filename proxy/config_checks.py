@@ -65,7 +65,7 @@ def warnings(settings: Settings) -> list[Problem]:
         )
         for name, model in settings.models.items()
         if model.tokenizer not in (None, EMBEDDED_TOKENIZER)
-        and not Path(str(model.tokenizer)).expanduser().exists()
+        and not os.path.lexists(os.path.expanduser(str(model.tokenizer)))
         and model.revision is None
     ]
     found += [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 
 PREFIX = "TOKTIER_"
+_BARE = re.compile(r"[\w/<>-]+")
 Place = tuple[str, ...]
 Origins = dict[Place, str]
 
@@ -31,7 +33,8 @@ class Problem:
 
     def __str__(self) -> str:
         end = "" if self.remedy.endswith("?") else "."
-        return f"{self.place}: {self.problem}. {self.remedy[:1].upper()}{self.remedy[1:]}{end}"
+        line = f"{self.place}: {self.problem}. {self.remedy[:1].upper()}{self.remedy[1:]}{end}"
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class ConfigError(Exception):
@@ -244,9 +247,13 @@ def suggestion(key: str, model: type[BaseModel]) -> str:
 
 def where(place: Place, origins: Origins) -> str:
     """``models.qwen3.tokenizer (conf/toktier.toml)``: the setting, and the source of its value where it has one."""
-    dotted = ".".join(part if part and not set(part) & set('." ') else f'"{part}"' for part in place) or "configuration"
     origin = origins.get(place)
-    return f"{dotted} ({origin})" if origin else dotted
+    return f"{dotted(place)} ({origin})" if origin else dotted(place)
+
+
+def dotted(place: Place) -> str:
+    """A setting's place as TOML writes it."""
+    return ".".join(part if _BARE.fullmatch(part) else json.dumps(part) for part in place) or "configuration"
 
 
 def explain(root: type[BaseModel], error: Mapping[str, Any], origins: Origins) -> Problem:
@@ -265,7 +272,7 @@ def explain(root: type[BaseModel], error: Mapping[str, Any], origins: Origins) -
     if kind == "literal_error":
         return Problem(at, "not one of the possible values", f"choose {context['expected']}")
     if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return Problem(at, "must be a table", f"write it as [{'.'.join(place)}]")
+        return Problem(at, "must be a table", f"write it as [{dotted(place)}]")
     expected = str(error["msg"]).replace("Input should be", "must be")
     return Problem(at, expected.split(", unable")[0], "correct it" + _meaning(model, field))
 
