@@ -35,7 +35,10 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
         assert (await refused.json())["error"]["code"] == "shutting_down"
         assert refused.headers["Retry-After"] == "1"
         assert [(line["event"], line["status"], line["route"]) for line in lines] == [("request", 503, "/v1/models")]
-        assert (await client.get("/health")).status == 200
+        with capture_logs() as lines:
+            assert (await client.get("/health")).status == 200
+            assert (await client.get("/ready")).status == 503
+        assert lines == [], "what balancers ask is not logged"
         assert not idle.done()
         release.set()
         assert await (await running).text() == "done"
