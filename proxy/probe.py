@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -32,6 +33,7 @@ from proxy.registry import ModelRuntime, State
 from toktier.errors import TokTierError, Unrenderable
 from toktier.ids import Ids
 from toktier.reasons import Bypass
+from toktier.tier import ModelTier
 
 _log = structlog.get_logger("toktier.probe")
 
@@ -141,6 +143,9 @@ class Probe:
     async def run(self) -> tuple[Any, ...]:
         """All four questions. Returns the identity they were answered for. Raises `Later` or `No`."""
         identity = await self.identity()
+        tier = self._runtime.tier
+        if isinstance(tier, ModelTier):
+            tier.settings = replace(tier.settings, engine_version=identity[0])
         await self._honours_ids()
         await self._parity()
         if await self.identity() != identity:

@@ -22,7 +22,7 @@ from toktier.errors import Unrenderable
 from toktier.profiles.base import ProfileSettings
 from toktier.profiles.vllm import VllmProfile
 from toktier.template import ChatTemplate
-from tools.engine.build import build, default_cache, venv_python
+from tools.engine.build import VLLM, build, default_cache, venv_python
 from tools.engine.model import make_model
 from tools.engine.server import TOKENIZER
 
@@ -85,6 +85,7 @@ def test_the_profile_does_what_vllm_does(tmp_path: Path) -> None:
             default_template_kwargs=used.get("default_template_kwargs", {}),
             content_format=used.get("content_format", "auto"),
             exclude_tools_when_tool_choice_none=used.get("exclude_tools", False),
+            engine_version=VLLM,
         )
         try:
             mine: str | None = template.render(VllmProfile().normalise(json.loads(case["body"]), template, flags))

@@ -23,7 +23,7 @@ Message = dict[str, Any]
 def normalise(body: dict[str, Any], template: ChatTemplate = KEYS, **settings: Any) -> RenderRequest:
     """The result, after checking that the client's body was left alone."""
     before = copy.deepcopy(body)
-    made = PROFILE.normalise(body, template, ProfileSettings(**settings))
+    made = PROFILE.normalise(body, template, ProfileSettings(**{"engine_version": "0.32.0", **settings}))
     assert body == before
     return made
 

@@ -175,6 +175,24 @@ def test_arguments_near_the_interpreters_limits_are_not_proven(arguments: str) -
     assert refused({"messages": [assistant(call(arguments))]}) is Bypass.UNSUPPORTED_MESSAGE
 
 
+@pytest.mark.parametrize("version", [None, "0.31.0", "nightly"])
+def test_shapes_that_older_versions_treat_otherwise_need_a_known_version(version: str | None) -> None:
+    def refuses(message: Message) -> bool:
+        try:
+            normalise({"messages": [message]}, engine_version=version)
+        except Unrenderable:
+            return True
+        return False
+
+    assert refuses(assistant(call("{bad")))
+    assert refuses(assistant(call("[]")))
+    assert refuses({"role": "system", "content": "x-anthropic-billing-header: v\nrest"})
+    assert not refuses(assistant(call("null")))
+    assert not refuses(assistant(call("")))
+    newer = one({"role": "system", "content": "x-anthropic-billing-header: v\nrest"}, engine_version="0.33.1.dev3+g1")
+    assert newer["content"] == "rest"
+
+
 def test_wide_arguments_are_fine() -> None:
     wide = json.dumps({"rows": [{"a": [i]} for i in range(500)]})
     assert len(one(assistant(call(wide)))["tool_calls"][0]["function"]["arguments"]["rows"]) == 500

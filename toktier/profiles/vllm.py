@@ -1,6 +1,11 @@
 """The vLLM profile: how vLLM's Python front end makes the template's arguments of a chat body. Proven on 0.32.0.
 
-Rules, each with its place in vLLM (differential test: ``tests/differential/test_vllm_profile.py``). "Bypass" means
+The source of 0.27.1, 0.29, 0.31 and 0.32 differs in rule 6 (new in 0.32), in rule 9 (before 0.29 malformed arguments
+were refused and lists kept) and in what the template shows for rule 8 (macros, before 0.31). Shapes that rules 6 and 9
+treat otherwise in older versions are a bypass unless the engine says that it is 0.32 or newer; rule 8 shows in every
+request, so the start-up parity check decides.
+
+Rules, each with its place in vLLM (differential test: ``tests/engine/test_vllm_rules.py``). "Bypass" means
 that the request goes upstream as text, because vLLM would fail while rendering or because equality is not proven.
 
  1. Request fields that rule IDs out: `toktier.profiles.eligibility`.
@@ -42,6 +47,7 @@ that the request goes upstream as text, because vLLM would fail while rendering 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -80,6 +86,8 @@ RESERVED_KWARGS: Final = frozenset(
     }
 )
 """Names that are an argument of some function on the way to the template, or a global of it: never plain variables."""
+
+PROVEN: Final = (0, 32)
 
 REASONING_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
@@ -134,14 +142,20 @@ class VllmProfile:
         shape = template.shape(tools=tools is not None)
         content_format = shape.content_format if settings.content_format == "auto" else settings.content_format
         kwargs = _template_kwargs(body, shape, settings)
-        messages = _messages(body.get("messages"), content_format, shape)
+        messages = _messages(body.get("messages"), content_format, shape, _is_current(settings.engine_version))
         wire_index = None
         if not shape.names_developer and any(message["role"] == "developer" for message in messages):
             messages, wire_index = _developer_as_system(messages)
         return RenderRequest(messages, tools, kwargs, wire_index)
 
 
-def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape) -> list[dict[str, Any]]:
+def _is_current(version: str | None) -> bool:
+    """Whether the engine is known to be at least the version that the rules were proven on."""
+    number = re.match(r"(\d+)\.(\d+)", version or "")
+    return number is not None and (int(number[1]), int(number[2])) >= PROVEN
+
+
+def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape, current: bool) -> list[dict[str, Any]]:
     if not isinstance(wire, list):
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "messages")
     if not wire:
@@ -154,9 +168,9 @@ def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape)
         content = message.get("content")
         made: dict[str, Any] = {"role": role, "content": content}
         if type(content) is not str or as_list or role == "system":
-            made["content"] = content_of(message, role, index, as_list)
+            made["content"] = content_of(message, role, index, as_list, current)
         if role == "assistant":
-            _assistant_keys(made, message, index, shape)
+            _assistant_keys(made, message, index, shape, current)
         elif role == "tool":
             if "tool_call_id" in message:
                 made["tool_call_id"] = _string(message["tool_call_id"], index, "tool_call_id")
@@ -170,10 +184,12 @@ def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape)
     return out
 
 
-def _assistant_keys(made: dict[str, Any], message: dict[str, Any], index: int, shape: TemplateShape) -> None:
+def _assistant_keys(
+    made: dict[str, Any], message: dict[str, Any], index: int, shape: TemplateShape, current: bool
+) -> None:
     calls = message.get("tool_calls")
     if calls:
-        made["tool_calls"] = tool_calls_of(calls, index)
+        made["tool_calls"] = tool_calls_of(calls, index, current)
     elif calls is not None and calls != []:
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}].tool_calls")
     reasoning = message.get("reasoning")

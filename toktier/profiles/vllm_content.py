@@ -42,10 +42,13 @@ _BILLING_HEADER: Final = "x-anthropic-billing-header"
 _PLAIN_MESSAGE_KEYS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 
 
-def content_of(message: dict[str, Any], role: str, index: int, as_list: bool) -> str | list[dict[str, Any]]:
+def content_of(
+    message: dict[str, Any], role: str, index: int, as_list: bool, current: bool
+) -> str | list[dict[str, Any]]:
     """The content as the template gets it: a string, or a list of parts when ``as_list``.
 
-    ``as_list`` is format ``openai``. Raises `Unrenderable`; the detail names ``messages[index].content``.
+    ``as_list`` is format ``openai``; ``current`` says that the engine is known to follow rule 6. Raises `Unrenderable`;
+    the detail names ``messages[index].content``.
     """
     content = message.get("content")
     if type(content) is str:
@@ -65,6 +68,8 @@ def content_of(message: dict[str, Any], role: str, index: int, as_list: bool) ->
     for position, part in enumerate(parts):
         kind, text = _read(part, message, index, position)
         if role == "system" and kind == "text" and text.startswith(_BILLING_HEADER):
+            if not current:
+                raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}].content[{position}]")
             text = text.partition("\n")[2]
             if not text:
                 continue

@@ -13,8 +13,11 @@ MAX_DEPTH: Final = 100
 """Nesting of JSON beyond which the interpreter's recursion limits come near; engines differ there, so: bypass."""
 
 
-def tool_calls_of(calls: Any, index: int) -> list[dict[str, Any]]:
-    """An assistant's tool calls, arguments as objects. Raises `Unrenderable`."""
+def tool_calls_of(calls: Any, index: int, current: bool) -> list[dict[str, Any]]:
+    """An assistant's tool calls, arguments as objects. Raises `Unrenderable`.
+
+    ``current`` says that the engine is known to take arguments that are no JSON object for an empty one.
+    """
     place = f"messages[{index}].tool_calls"
     if type(calls) is not list:
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, place)
@@ -30,7 +33,7 @@ def tool_calls_of(calls: Any, index: int) -> list[dict[str, Any]]:
             or "custom" in call
         ):
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"{place}[{position}]")
-        parsed = _arguments(arguments, f"{place}[{position}].function.arguments")
+        parsed = _arguments(arguments, f"{place}[{position}].function.arguments", current)
         made_function: dict[str, Any] = {"arguments": parsed, "name": name}
         if len(function) > 2:
             made_function.update((key, value) for key, value in function.items() if key not in made_function)
@@ -41,20 +44,22 @@ def tool_calls_of(calls: Any, index: int) -> list[dict[str, Any]]:
     return out
 
 
-def _arguments(text: str, place: str) -> dict[str, Any]:
+def _arguments(text: str, place: str, current: bool) -> dict[str, Any]:
     if not text:
         return {}
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError:
-        return {}
+        parsed = ""
     except (ValueError, RecursionError):  # an integer beyond the interpreter's limit; nesting
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, place) from None
-    if type(parsed) is not dict:
-        return {}
-    if text.count("{") + text.count("[") > MAX_DEPTH and deeper_than(parsed, MAX_DEPTH):
+    if type(parsed) is dict:
+        if text.count("{") + text.count("[") > MAX_DEPTH and deeper_than(parsed, MAX_DEPTH):
+            raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, place)
+        return parsed
+    if parsed is not None and not current:  # null has always been an empty object
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, place)
-    return parsed
+    return {}
 
 
 def deeper_than(value: object, limit: int) -> bool:
