@@ -22,9 +22,9 @@ from tools.demo.services import Proxy, ProxyFailed
 from tools.demo.session import Agent, Turn, play
 
 SEED = 7
-EXPECTED_TURNS = 41
+EXPECTED_TURNS = 39
 """For the progress bar only."""
-PAGE_WIDTH = 170
+PAGE_WIDTH = 160
 """Columns where the output is no terminal."""
 
 

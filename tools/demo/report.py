@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -33,13 +34,20 @@ def _exact(turn: Turn) -> str:
 
 def table(turns: Sequence[Turn]) -> Table:
     """One row a turn."""
-    result = Table(title="An agent session through TokTier", header_style="bold", caption="µs: microseconds by stage")
+    result = Table(
+        title="An agent session through TokTier",
+        caption="context, served, scanned: characters; parse to serialise: microseconds by stage of TokTier's own work",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
     result.add_column("#", justify="right")
     result.add_column("turn", no_wrap=True)
     result.add_column("path", no_wrap=True)
     for name in ("context", "served", "scanned", "tokens", *STAGES):
-        result.add_column(name if name not in STAGES else f"{name} µs", justify="right")
-    result.add_column("exact")
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("exact", no_wrap=True)
     for number, turn in enumerate(turns, 1):
         log = turn.log
         path = f"{log['path']} [dim]{log['bypass']}[/]" if log["bypass"] else str(log["path"])
