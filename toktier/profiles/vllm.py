@@ -167,7 +167,11 @@ def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape,
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}]")
         content = message.get("content")
         made: dict[str, Any] = {"role": role, "content": content}
-        if type(content) is not str or as_list or role == "system":
+        plain = type(content) is str and not as_list
+        if plain and len(message) == 2 and role not in ("system", "developer"):
+            out.append(made)
+            continue
+        if not plain or role == "system":
             made["content"] = content_of(message, role, index, as_list, current)
         if role == "assistant":
             _assistant_keys(made, message, index, shape, current)

@@ -9,6 +9,8 @@ from typing import Any, Final
 from toktier.errors import Unrenderable
 from toktier.reasons import Bypass
 
+_decode: Final = json.JSONDecoder().decode  # json.loads of a string, without its checks for other types
+
 MAX_DEPTH: Final = 100
 """Nesting of JSON beyond which the interpreter's recursion limits come near; engines differ there, so: bypass."""
 
@@ -48,7 +50,7 @@ def _arguments(text: str, place: str, current: bool) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        parsed = json.loads(text)
+        parsed = _decode(text)
     except json.JSONDecodeError:
         parsed = ""
     except (ValueError, RecursionError):  # an integer beyond the interpreter's limit; nesting
