@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,18 +145,24 @@ def installed_version() -> str:
         return ""
 
 
+def usable_version() -> bool:
+    """Whether the installed fastokens is there and new enough."""
+    return _version_refusal() is None
+
+
 def static_refusal(spec: Mapping[str, Any]) -> str | None:
     """Why fastokens may not serve the parsed ``tokenizer.json`` ``spec``, as far as that shows without running it."""
+    return _version_refusal() or next(_unknown(spec), None)
+
+
+def _version_refusal() -> str | None:
     version = installed_version()
     if not version:
         return "fastokens is not installed"
-    try:
-        numbers = tuple(int(part) for part in version.split(".")[:3])
-    except ValueError:
-        numbers = ()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     if numbers < MINIMUM:
         return f"fastokens {version} is older than {'.'.join(map(str, MINIMUM))}"
-    return next(_unknown(spec), None)
+    return None
 
 
 def _unknown(spec: Mapping[str, Any]) -> Iterator[str]:

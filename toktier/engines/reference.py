@@ -51,7 +51,7 @@ class ReferenceEngine:
         return (np.concatenate(rows) if rows else EMPTY), counts
 
     def decode(self, ids: Ids) -> str:
-        """The text of the IDs, special tokens included. Raises `ValueError` where an ID is negative or too large."""
+        """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
     def _encode(self, texts: list[str]) -> list[Encoding]:

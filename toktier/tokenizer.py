@@ -1,0 +1,199 @@
+"""A frozen tokenizer: its files, digest, reference engine, window engine and certificate.
+
+Invariants:
+
+- Nothing in it changes after `load`; it may be shared by all threads. There is no global state.
+- ``reference`` is T (see `toktier.engines.base`); ``window`` is T too, or is the reference itself.
+- Truncation and padding blocks of the file are switched off in ``spec`` and in every engine instance.
+- A missing window engine or certificate costs speed, never the load: ``window_refusal`` and ``refusal`` say why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+from tokenizers import Tokenizer
+
+from toktier import files as sources
+from toktier.certificate import Certificate, certify
+from toktier.chunks import ChunkEncoder
+from toktier.engines import admission, fastokens
+from toktier.engines.base import Engine
+from toktier.engines.reference import ReferenceEngine
+from toktier.errors import Refusal, UnusableFile
+from toktier.ids import Ids
+
+EMBEDDED = Path(__file__).parent / "data" / "qwen3"
+"""The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
+
+_log = structlog.get_logger("toktier.tokenizer")
+
+
+@dataclass(frozen=True)
+class FrozenTokenizer:
+    """Made by `load` only. ``spec`` and ``config`` are read, never written."""
+
+    source: str
+    """As it was given: a path or a hub id."""
+    revision: str | None
+    """The commit of a hub id; None for local files."""
+    folder: Path
+    """Where the files lie."""
+    digest: str
+    """Hex; over the decompressed bytes of all files read and the versions of the engines."""
+    spec: Mapping[str, Any] = field(repr=False)
+    """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None."""
+    config: Mapping[str, Any] = field(repr=False)
+    """The parsed ``tokenizer_config.json``; empty where there is none."""
+    files: Mapping[str, bytes] = field(repr=False)
+    """The other files by name: chat templates, ``config.json``, ``generation_config.json`` and so on, if there."""
+    reference: ReferenceEngine = field(repr=False)
+    window: Engine = field(repr=False)
+    window_refusal: str | None
+    certificate: Certificate | None = field(repr=False)
+    refusal: Refusal | None
+    vocab_size: int
+    """The largest ID of vocabulary and added tokens, plus 1. A model's embedding may have more rows."""
+
+    @classmethod
+    def load(
+        cls, source: str | Path, *, revision: str | None = None, cache_dir: Path | None = None, window: bool = True
+    ) -> FrozenTokenizer:
+        """Reads and checks a tokenizer: seconds of work, some of it under the GIL.
+
+        ``source`` is a folder, a ``tokenizer.json`` (also ``.xz``) or a hub id, ``revision`` a commit hash for the
+        latter. ``cache_dir`` keeps verdicts and probed sets between loads; ``window=False`` leaves the window engine
+        out. Raises `UnusableFile`.
+        """
+        started = time.perf_counter()
+        read = sources.read(source, revision=revision)
+        digest = read.digest((f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"))
+        text = _decode(read)
+        config = read.json("tokenizer_config.json")
+        verdict = admission.load_verdict(cache_dir, digest)
+        wanted = window and (verdict is None or verdict.refusal is None)
+        with ThreadPoolExecutor(1, "toktier-load") as pool:
+            # fastokens loads without the GIL, so it goes first and the rest runs beside it.
+            raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
+            spec = _spec(read)
+            reference = _reference(text, read.source)
+            certificate, refusal = _certify(spec, reference, cache_dir, read.source)
+            engine = _window(raw, reference, spec, digest, cache_dir, verdict) if window else "not asked for"
+        refused = engine if isinstance(engine, str) else None
+        vocabulary = reference.tokenizer.get_vocab(with_added_tokens=True)
+        tokenizer = cls(
+            source=read.source,
+            revision=read.revision,
+            folder=read.folder,
+            digest=digest,
+            spec=spec,
+            config=config,
+            files={name: content for name, content in read.small.items() if name != "tokenizer_config.json"},
+            reference=reference,
+            window=reference if isinstance(engine, str) else engine,
+            window_refusal=refused,
+            certificate=certificate,
+            refusal=refusal,
+            vocab_size=max(vocabulary.values(), default=-1) + 1,
+        )
+        _log.info(
+            "tokenizer.loaded",
+            source=tokenizer.source,
+            revision=tokenizer.revision,
+            digest=digest,
+            files=[sources.MODEL_FILE, *sorted(read.small)],
+            window=f"{tokenizer.window.name} {tokenizer.window.version}",
+            window_refusal=refused,
+            unsafe=sorted(f"U+{ord(c):04X}" for c in getattr(engine, "unsafe", ())),
+            certificate=certificate is not None,
+            refusal=str(refusal) if refusal else None,
+            vocab_size=tokenizer.vocab_size,
+            seconds=round(time.perf_counter() - started, 2),
+        )
+        return tokenizer
+
+    @property
+    def encoder(self) -> ChunkEncoder:
+        """What a rope needs of this tokenizer."""
+        return ChunkEncoder(self.certificate, self.window, self.reference)
+
+    def decode(self, ids: Ids) -> str:
+        """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""
+        return self.reference.decode(ids)
+
+
+def embedded(*, cache_dir: Path | None = None, window: bool = True) -> FrozenTokenizer:
+    """The tokenizer that comes with the package, loaded anew (seconds of work: keep it)."""
+    return FrozenTokenizer.load(EMBEDDED, cache_dir=cache_dir, window=window)
+
+
+def _decode(read: sources.TokenizerFiles) -> str:
+    try:
+        return read.tokenizer.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} is not UTF-8; fetch it again") from error
+
+
+def _spec(read: sources.TokenizerFiles) -> dict[str, Any]:
+    spec = sources.parse_object(read.tokenizer, f"{sources.MODEL_FILE} of {read.source}")
+    model = spec.get("model")
+    if not isinstance(model, dict):
+        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} has no model; it is not a tokenizer file")
+    if model.get("dropout"):
+        raise UnusableFile(
+            f"{sources.MODEL_FILE} of {read.source} has BPE dropout, so its IDs are random; set model.dropout to null"
+        )
+    blocks = [name for name in ("truncation", "padding") if spec.get(name) is not None]
+    if blocks:
+        # Engines switch both off for every prompt; a file that was saved with them must not cut or pad ours.
+        _log.warning("tokenizer.truncation_disabled", source=read.source, blocks=blocks)
+    return {**spec, "truncation": None, "padding": None}
+
+
+def _reference(text: str, source: str) -> ReferenceEngine:
+    try:
+        return ReferenceEngine(Tokenizer.from_str(text))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
+
+
+def _certify(
+    spec: Mapping[str, Any], reference: ReferenceEngine, cache_dir: Path | None, source: str
+) -> tuple[Certificate | None, Refusal | None]:
+    try:
+        return certify(spec, reference.tokenizer, cache_dir=cache_dir), None
+    except Refusal as refusal:
+        return None, refusal
+    except Exception as error:
+        # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
+        _log.exception("tokenizer.certificate_failed", source=source)
+        return None, Refusal(f"internal error {type(error).__name__}", "certificate")
+
+
+def _window(
+    raw: Future[fastokens.RawFastokens] | None,
+    reference: ReferenceEngine,
+    spec: Mapping[str, Any],
+    digest: str,
+    cache_dir: Path | None,
+    verdict: admission.Verdict | None,
+) -> fastokens.FastokensEngine | str:
+    """The window engine, or why there is none."""
+    if verdict is not None and verdict.refusal is not None:
+        return verdict.refusal
+    static = fastokens.static_refusal(spec)
+    if static is not None or raw is None:
+        return static or "not asked for"
+    try:
+        loaded = raw.result()
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        return f"fastokens cannot load it: {error}"
+    return fastokens.window_engine(loaded, reference, spec, digest, cache_dir)
