@@ -1,0 +1,102 @@
+"""Ropes against the reference's full encode: real tokenizers, hostile text, random changes.
+
+Invariants checked after each change: the IDs are the reference's, the first changed index is exact, the text is the
+text. And in total, that most changes were repairs: a rope that encodes in full each time would pass all the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tests.conftest import data_path
+from tests.support.hostile import Hostile
+from toktier.chunks import TARGET
+from toktier.rope import Rope, Splice
+from toktier.tokenizer import FrozenTokenizer
+
+TOKENIZERS = ["qwen3", "llama3_1", "gpt_oss", "deepseek_v3"]
+ROPES = 50
+CHANGES = 8
+
+
+@dataclass
+class Account:
+    changes: int = 0
+    repairs: int = 0
+    served: int = 0
+    scanned: int = 0
+    large: int = 0
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrozenTokenizer:
+    return FrozenTokenizer.load(data_path("tokenizers", request.param))
+
+
+def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
+    """One random change of the rope and of the plain text beside it."""
+    rng = source.rng
+    new = source.text(rng.choice((0, 1, 2, 5, 40, 300, 1500)))
+    start = rng.randint(0, len(text))
+    end = min(len(text), start + rng.choice((0, 1, 2, 7, 60, 900)))
+    kind = rng.choice(("append", "append", "edit", "set", "truncate", "replace", "compact"))
+    if kind == "append":
+        return rope.append(new), text + new
+    if kind == "truncate":
+        keep = max(0, len(text) - rng.choice((1, 3, 50, 2500)))
+        return rope.truncate(keep), text[:keep]
+    if kind == "edit":
+        # one character for another: the smallest change, at places where it can undo a composition or a literal
+        start = min(start, max(0, len(text) - 1))
+        end = min(len(text), start + 1)
+        new = source.text(1)
+    elif kind == "compact":
+        end = rng.randint(start, len(text))
+    changed = text[:start] + new + text[end:]
+    splice = rope.set(changed) if kind in ("set", "compact") else rope.replace(start, end, new)
+    return splice, changed
+
+
+def shared(old: np.ndarray, new: np.ndarray) -> int:
+    size = min(len(old), len(new))
+    differ = np.flatnonzero(old[:size] != new[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def test_ropes_equal_the_full_encode(tokenizer: FrozenTokenizer) -> None:
+    assert tokenizer.certificate is not None
+    literals = [token["content"] for token in tokenizer.spec["added_tokens"]]
+    account = Account()
+    for k in range(ROPES):
+        source = Hostile(f"rope {k}", literals)
+        size = source.rng.randint(20_000, 200_000) if k % 10 == 0 else int(20 * 1000 ** source.rng.random() ** 0.5)
+        text = source.text(size)
+        rope = Rope(tokenizer.encoder)
+        rope.set(text)
+        old = tokenizer.reference.encode(text)
+        assert np.array_equal(rope.ids, old), f"rope {k} as set"
+        # A full encode by the reference takes a second at 200K characters: long texts get fewer changes.
+        for step in range(CHANGES if size < 20_000 else 3):
+            long_enough = len(text) > 2 * TARGET
+            splice, text = change(rope, text, source)
+            new = tokenizer.reference.encode(text)
+            place = f"rope {k}, change {step}"
+            assert np.array_equal(rope.ids, new), place
+            assert splice.first_changed == shared(old, new), place
+            assert rope.chars == len(text), place
+            old = new
+            account.large += len(text) > 20_000
+            if long_enough:
+                account.changes += 1
+                account.repairs += splice.full is None
+                account.served += len(text)
+                account.scanned += splice.scanned
+        assert rope.text() == text, f"rope {k}"
+    print(account)
+    assert account.large >= 12
+    assert account.changes > 100, account
+    assert account.repairs > 0.9 * account.changes
+    assert account.scanned < 0.3 * account.served
