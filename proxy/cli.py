@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.config import ConfigError, Settings, config_file, load
+from proxy.config import ConfigError, Log, Settings, config_file, load
 
 app = typer.Typer(
     name="toktier",
@@ -160,9 +160,12 @@ def check(
             raise typer.Exit(2) from None
     else:
         settings = _load_or_exit(config, options)
+    from proxy import logs
     from proxy.check import inspect
 
+    noise = logs.configure(Log(level="warning"), stream=2)  # the report alone is standard output
     report = inspect(settings, probe=probe)
+    noise.close()
     if as_json:
         typer.echo(json.dumps(report.json(), indent=2))
     else:

@@ -6,18 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from toktier.profiles.sglang import SglangProfile
-from toktier.tokenizer import FrozenTokenizer, embedded
-
 from proxy.config import EMBEDDED_TOKENIZER, Model, Server
 from proxy.registry import CannotLoad, Loaded
 from toktier.errors import TokTierError
 from toktier.profiles import base
+from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier
+from toktier.tokenizer import FrozenTokenizer, embedded
 
 PADDING = 4096
 """Engines pad embeddings, so IDs a little over the tokenizer's own are valid there. Where no ``config.json`` says how
@@ -29,11 +28,16 @@ def load_tier(name: str, model: Model, server: Server, store: SessionStore) -> L
     assert model.tokenizer is not None
     try:
         if model.tokenizer == EMBEDDED_TOKENIZER:
-            tokenizer = embedded()
+            tokenizer = embedded(cache_dir=server.cache_dir)
         else:
             tokenizer = FrozenTokenizer.load(model.tokenizer, revision=model.revision, cache_dir=server.cache_dir)
     except (TokTierError, OSError) as error:
         raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
+    return assemble(name, model, tokenizer, store)
+
+
+def assemble(name: str, model: Model, tokenizer: FrozenTokenizer, store: SessionStore) -> Loaded:
+    """The tier of a model whose tokenizer is loaded. Raises `CannotLoad`."""
     profile: base.EngineProfile = SglangProfile() if model.profile == "sglang" else VllmProfile()
     renderer = profile.renderer_of(tokenizer.files, tokenizer.config)
     if renderer != "jinja":

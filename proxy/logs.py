@@ -41,10 +41,11 @@ Event = MutableMapping[str, Any]
 
 
 class Writer:
-    """Takes lines from any thread and appends them to a file, or to standard output (``path`` None)."""
+    """Takes lines from any thread and appends them to a file, or without a ``path`` to the descriptor ``stream``."""
 
-    def __init__(self, path: Path | None, queue_lines: int) -> None:
+    def __init__(self, path: Path | None, queue_lines: int, stream: int = 1) -> None:
         self._path = path
+        self._stream = stream
         self._queue: queue.Queue[bytes | None] = queue.Queue(queue_lines)
         self._fd: int | None = None
         self._torn = False
@@ -123,7 +124,7 @@ class Writer:
     def _open(self) -> int:
         """The file's descriptor. Opened anew when the file was moved away (log rotation) or removed."""
         if self._path is None:
-            return sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
+            return self._stream
         if self._fd is not None:
             with contextlib.suppress(FileNotFoundError):
                 there, here = os.stat(self._path), os.fstat(self._fd)
@@ -138,8 +139,8 @@ class Writer:
 class Logs:
     """The process's log once `configure` was called."""
 
-    def __init__(self, settings: Log) -> None:
-        self.writer = Writer(settings.path, settings.queue_lines)
+    def __init__(self, settings: Log, stream: int) -> None:
+        self.writer = Writer(settings.path, settings.queue_lines, stream)
         self.level = LEVELS[settings.level]
 
     def set_level(self, level: str) -> None:
@@ -154,12 +155,15 @@ class Logs:
 _current: Logs | None = None
 
 
-def configure(settings: Log) -> Logs:
-    """Routes structlog and the logging module to one log. A second call closes the first one's log."""
+def configure(settings: Log, stream: int = 1) -> Logs:
+    """Routes structlog and the logging module to one log. A second call closes the first one's log.
+
+    ``stream`` is the file descriptor that is used where the settings name no file.
+    """
     global _current
     if _current is not None:
         _current.close()
-    _current = logs = Logs(settings)
+    _current = logs = Logs(settings, stream)
 
     def filter_level(_: Any, method: str, event: Event) -> Event:
         if LEVELS.get(method, 20) < logs.level:

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rich.console import Console
+from tokenizers import Tokenizer, models
 from typer.testing import CliRunner, Result
 
-from proxy.check import inspect
+import proxy.check
+from proxy.check import Report, inspect
+from proxy.check_print import show
 from proxy.cli import app
 from proxy.config import Settings, load
 from toktier.reasons import Bypass
@@ -23,10 +29,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_state(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     monkeypatch.setenv("TOKTIER_AUTH__STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("TOKTIER_CONFIG", raising=False)
+    yield
+    structlog.reset_defaults()
 
 
 def run(*arguments: str) -> Result:
@@ -114,26 +124,30 @@ def test_options_change_the_file_s_models(tmp_path: Path) -> None:
     assert {u["name"]: u["url"] for u in report["upstreams"]} == {"gpu": "http://h", "default": "http://other"}
 
 
-def test_check_of_the_shipped_example_is_ok() -> None:
-    result = run("check", "--config", str(ROOT / "conf" / "toktier.toml"))
-    assert result.exit_code == 0, result.output
-    assert "listens on      http://127.0.0.1:8080" in result.stdout
-    assert "model Qwen/Qwen3-8B on gpu: repair" in result.stdout
-    assert "certificate yes" in result.stdout
-    assert "not asked (--probe)" in result.stdout
+def test_check_of_the_shipped_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    loaded: list[Report] = []
 
+    def inspected(settings: Settings, *, probe: bool) -> Report:
+        loaded.append(inspect(settings, probe=probe))
+        return loaded[0]
 
-def test_check_tells_what_is_loaded() -> None:
-    result = run("check", "--upstream", "http://h", "--model", "m", "--tokenizer", "embedded", "--json")
+    monkeypatch.setattr(proxy.check, "inspect", inspected)
+    result = run("check", "--config", str(ROOT / "conf" / "toktier.toml"), "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     (model,) = report["models"]
-    assert (model["repair"], model["bypass"], model["certified"]) == (True, None, True)
+    assert (report["exit_code"], model["repair"], model["bypass"], model["certified"]) == (0, True, None, True)
     assert model["vocab_size"] >= 151_669
-    assert model["tokenizer_digest"]
-    assert model["certificate_digest"]
-    assert model["template_digest"]
-    assert report["exit_code"] == 0
+    assert all(model[key] for key in ("tokenizer_digest", "certificate_digest", "template_digest", "window_engine"))
+
+    show(loaded[0], Console(file=shown, width=200))
+    text = shown.getvalue()
+    assert "listens on      http://127.0.0.1:8080" in text
+    assert "model Qwen/Qwen3-8B on gpu: repair" in text
+    assert f"certificate yes, {model['certificate_digest'][:16]}" in text
+    assert "not asked (--probe)" in text
+    assert text.endswith("\nok\n")
 
 
 def test_check_of_a_tokenizer_that_is_not_there_is_degraded(tmp_path: Path) -> None:
@@ -155,10 +169,8 @@ def test_text_mode_that_was_asked_for_is_ok(tmp_path: Path) -> None:
 
 
 def test_check_of_a_tokenizer_without_template(tmp_path: Path) -> None:
-    from toktier.tokenizer import embedded
-
     (tmp_path / "tok").mkdir()
-    (tmp_path / "tok" / "tokenizer.json").write_text(json.dumps(dict(embedded().spec)), "utf-8")
+    Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])).save(str(tmp_path / "tok" / "tokenizer.json"))
     result = run("check", "--upstream", "http://h", "--model", "m", "--tokenizer", str(tmp_path / "tok"), "--json")
     assert result.exit_code == 1
     (model,) = json.loads(result.stdout)["models"]
