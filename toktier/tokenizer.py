@@ -73,7 +73,7 @@ class FrozenTokenizer:
         """
         started = time.perf_counter()
         read = sources.read(source, revision=revision)
-        digest = read.digest((f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"))
+        digest = read.digest(engine_versions())
         text = _decode(read)
         config = read.json("tokenizer_config.json")
         verdict = admission.load_verdict(cache_dir, digest)
@@ -131,6 +131,11 @@ class FrozenTokenizer:
 def embedded(*, cache_dir: Path | None = None, window: bool = True) -> FrozenTokenizer:
     """The tokenizer that comes with the package, loaded anew (seconds of work: keep it)."""
     return FrozenTokenizer.load(EMBEDDED, cache_dir=cache_dir, window=window)
+
+
+def engine_versions() -> tuple[str, str]:
+    """What a digest holds beside the files: an upgrade of either engine makes it another tokenizer."""
+    return f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"
 
 
 def _decode(read: sources.TokenizerFiles) -> str:
