@@ -1,0 +1,25 @@
+"""Real tokenizers, loaded once a process. What is derived from them is kept in this checkout's ignored cache."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from proxy.config import Model, Server
+from proxy.loading import assemble
+from proxy.registry import Loaded
+from toktier.sessions import SessionStore
+from toktier.tokenizer import FrozenTokenizer, embedded
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "tests"
+
+
+@functools.cache
+def qwen3() -> FrozenTokenizer:
+    """The tokenizer that TokTier ships."""
+    return embedded(cache_dir=CACHE)
+
+
+def load_qwen3(name: str, model: Model, _server: Server, store: SessionStore) -> Loaded:
+    """As `proxy.loading.load_tier` for the embedded tokenizer, without loading it again."""
+    return assemble(name, model, qwen3(), store)
