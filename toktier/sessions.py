@@ -87,7 +87,8 @@ class Lease:
         """What the request is, now that its text is known to have ``chars`` characters.
 
         An append has all messages of the session first, then more, and the same tools; a retry has the same messages
-        and tools; a compaction is neither and has fewer messages and less than half the text; all else is an edit.
+        and tools; a compaction is neither, and has less than half of the messages, or fewer messages and less than
+        half of the text; all else is an edit.
         (A new conversation that begins like a longer one cannot be told from a compaction.)
         """
         size = len(self._fingerprint.messages)
@@ -95,7 +96,8 @@ class Lease:
             return Path.INIT
         if not self.tools_changed and self.shared == self.previous:
             return Path.RETRY if size == self.previous else Path.APPEND
-        return Path.COMPACTION if size < self.previous and 2 * chars < self.previous_chars else Path.EDIT
+        halved = 2 * size < self.previous or 2 * chars < self.previous_chars
+        return Path.COMPACTION if size < self.previous and halved else Path.EDIT
 
     def commit(self, marks: bytes) -> None:
         """Keep the rope's text as that of the request's messages; ``marks`` is one byte for each of them."""
