@@ -27,7 +27,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     cache = default_cache()
     was_running = current(cache) is not None
     with capture.global_and_fixture_disabled():
-        running = ensure_started(cache, say=lambda line: print(line, flush=True))
+        running = ensure_started(cache, timeout_s=600, say=lambda line: print(line, flush=True))
     yield Engine(running.url)
     if not was_running:
         stop(cache)

@@ -57,7 +57,7 @@ ids = (f"answer-{number}" for number in itertools.count())
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("case", FORCED)
 def test_forced_answers(engine: Engine, proxy: Proxy, case: str, stream: bool):
-    body = ASKED | {"temperature": 0, "max_tokens": 64} | FORCED[case]
+    body = ASKED | {"temperature": 0, "max_tokens": 128} | FORCED[case]
     past, through = both(engine, proxy, body, stream)
     assert through == past
     called = [call["function"]["name"] for choice in through["choices"] for call in choice["tool_calls"]]
