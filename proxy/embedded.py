@@ -289,7 +289,7 @@ class EmbeddedEngine:
         self, request: web.Request, body: dict[str, Any], verdict: Verdict, ids: list[int]
     ) -> web.StreamResponse:
         turn = self.script.choose(body["messages"])
-        failure = turn.failures.pop(0) if turn.failures else None
+        failure = turn.failures.pop(0) if turn.failures and verdict.form != "probe" else None
         if turn.delay_s:
             await asyncio.sleep(turn.delay_s)
         if failure and failure.cut_after is None:

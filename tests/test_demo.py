@@ -17,7 +17,7 @@ from tools.demo import report
 from tools.demo.script import make_script
 from tools.demo.session import Agent, Turn, play
 
-RUN_S = 240
+RUN_S = 420
 
 
 async def test_the_session_holds_what_agents_do() -> None:

@@ -301,6 +301,8 @@ async def test_scripted_failures_come_first_and_once(http: aiohttp.ClientSession
     engine.script.turns[0] = Turn(
         text="one two three", failures=[Failure(status=503, headers={"Retry-After": "1"}), Failure(cut_after=2)]
     )
+    status, _ = await post(http, engine, with_ids([100] * 3, max_tokens=1))
+    assert status == 200  # an engine's probe uses none of them up
     body = {"model": engine.model, "messages": [USER], "stream": True}
     url = f"{engine.url}/v1/chat/completions"
     async with http.post(url, json=body) as response:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import aiohttp
 
 LOG_LINE_LIMIT = 1 << 20
-START_S = 120.0
+START_S = 300.0
 """Longest start: the first one derives the tokenizer's certificate."""
 
 
