@@ -59,8 +59,9 @@ def random_stage(rng: random.Random, depth: int) -> str:
             engine_split(pattern)
         except Refusal:
             continue
-        except Exception as e:
-            assert "Oniguruma error" in str(e)
+        except Exception as e:  # the engine's own refusal has no type of its own
+            if "Oniguruma error" not in str(e):
+                raise
             continue
         return pattern
 

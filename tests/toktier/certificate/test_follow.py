@@ -75,7 +75,7 @@ def test_worked_example() -> None:
 
 
 def test_what_keeps_cuts() -> None:
-    """Constructs that do not weaken cov: optional neighbours, possessive ones that cannot begin with c, lookaheads on c."""
+    """Constructs that do not weaken cov: optional neighbours, possessive ones that cannot begin with c."""
     assert is_certified("[^ab]?+a++|b", "b", "a")
     assert is_certified(r"(?!b)a|b", "b", "a")
     assert is_certified("(?>a)|b", "a", "b")

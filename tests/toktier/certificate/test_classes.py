@@ -1,0 +1,96 @@
+"""Probed sets: exact, cached under what they depend on, and partitioned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Regex, pre_tokenizers
+
+from toktier.certificate.classes import (
+    CODE_POINTS,
+    Probe,
+    all_code_points,
+    contains,
+    flips_of,
+    flips_of_points,
+    members,
+    partition,
+)
+from toktier.certificate.regex import Atom
+from toktier.errors import Refusal
+
+
+def atom(text: str) -> Atom:
+    return Atom(text, "test")
+
+
+@pytest.fixture(scope="module")
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.mark.parametrize("text", [r"\p{L}", r"\s", "(?i:s)", r"[^\s\p{L}\p{N}]"])
+def test_equals_what_split_matches(text: str, probe: Probe) -> None:
+    """Two ways of asking the engine agree: Replace over everything, and the runs of Split."""
+    flips = probe.atoms([atom(text)])[0]
+    every = all_code_points()[:0x20000]
+    found = np.zeros(CODE_POINTS, np.bool_)
+    split = pre_tokenizers.Split(Regex(f"(?:{text})+"), "removed", invert=True)
+    for piece, _ in split.pre_tokenize_str(every):
+        found[[ord(c) for c in piece]] = True
+    assert np.array_equal(np.flatnonzero(found), members(flips)[: found.sum()])
+    assert not contains(flips, np.arange(0xD800, 0xE000)).any()
+
+
+def test_case_is_the_engines(probe: Probe) -> None:
+    small, kelvin = probe.atoms([atom("(?i:s)"), atom("(?i:k)")])
+    assert "".join(map(chr, members(small))) == "Ss\u017f"
+    assert "".join(map(chr, members(kelvin))) == "Kk\u212a"
+
+
+def test_flips_round_trip() -> None:
+    for points in ([], [0], [CODE_POINTS - 1], [0, 1, 2, 5, CODE_POINTS - 1], [7, 9]):
+        flips = flips_of_points(points)
+        assert members(flips).tolist() == points
+        mask = np.zeros(CODE_POINTS, np.bool_)
+        mask[points] = True
+        assert np.array_equal(flips, flips_of(mask))
+
+
+def test_partition_is_the_coarsest() -> None:
+    classes, holds = partition([flips_of_points(range(10, 20)), flips_of_points(range(15, 30)), flips_of_points([15])])
+    assert holds.shape == (3, 5)
+    for k, inside in enumerate((range(10, 20), range(15, 30), [15])):
+        assert np.flatnonzero(holds[k][classes]).tolist() == list(inside)
+    assert classes[10] == classes[14] != classes[15] != classes[16] == classes[19]
+
+
+def test_disk_cache(tmp_path: Path) -> None:
+    first = Probe(tmp_path)
+    told = first.atoms([atom("[ab]")])[0]
+    assert first.asked == 1
+    again = Probe(tmp_path)
+    assert np.array_equal(again.atoms([atom("[ab]")])[0], told)
+    assert again.asked == 0
+    other_engine = Probe(tmp_path, engine="tokenizers 0.0.0")
+    other_engine.atoms([atom("[ab]")])
+    assert other_engine.asked == 1
+    for file in (tmp_path / "classes").iterdir():
+        raw = bytearray(file.read_bytes())
+        raw[-1] ^= 1
+        file.write_bytes(raw)
+    damaged = Probe(tmp_path)
+    assert np.array_equal(damaged.atoms([atom("[ab]")])[0], told)
+    assert damaged.asked == 1
+
+
+def test_unwritable_cache_costs_only_time(tmp_path: Path) -> None:
+    (tmp_path / "classes").write_text("a file where the folder should be")
+    assert members(Probe(tmp_path).atoms([atom("[ab]")])[0]).tolist() == [97, 98]
+
+
+def test_an_atom_that_the_engine_rejects(probe: Probe) -> None:
+    with pytest.raises(Refusal, match="rejects"):
+        probe.atoms([atom(r"\p{IsHan}")])
