@@ -26,7 +26,7 @@ def command() -> Path:
     if not os.environ.get("TOKTIER_TEST_AGENT"):
         pytest.skip("needs npm and its registry: make test-agent")
     if shutil.which("npm") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("npm is not installed")
+        pytest.fail("the test was asked for, but npm is not installed")
     return install()
 
 
