@@ -38,7 +38,7 @@ from toktier.reasons import Bypass
 from toktier.template_shape import TemplateShape, shape_of
 
 NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""What transformers' ``special_tokens_map`` holds (``PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES``)."""
+"""The standard names (transformers' ``PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES``)."""
 
 _CLASSES_WITHOUT_DEFAULTS = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
 """Tokenizer classes that invent no special token. The others may, where ``tokenizer_config.json`` is silent."""
@@ -287,27 +287,36 @@ def _legacy_processor_template(raw: bytes) -> str:
 
 
 def _special_tokens(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[dict[str, str], frozenset[str]]:
-    """The named special tokens, and the names on which the files are silent although a class default may exist."""
-    merged: dict[str, Any] = {}
-    if "special_tokens_map.json" in files:  # legacy; tokenizer_config.json wins
+    """The special tokens by name, and the standard names on which the files are silent (a class default may exist).
+
+    As transformers' ``from_pretrained`` gathers them: the standard names, any other ``*_token`` with a token for a
+    value, and the names of a mapping ``extra_special_tokens``. The legacy ``special_tokens_map.json`` overrides, but
+    only where ``tokenizer_config.json`` has no ``added_tokens_decoder``.
+    """
+    merged: dict[str, Any] = dict(config)
+    if "special_tokens_map.json" in files and "added_tokens_decoder" not in config:
         try:
             merged.update(json.loads(_decode(files["special_tokens_map.json"], "special_tokens_map.json")))
         except ValueError as error:
             raise UnusableFile("special_tokens_map.json is not JSON") from error
-    merged.update(config)
     found: dict[str, str] = {}
-    silent: set[str] = set()
-    for name in NAMED_SPECIAL_TOKENS:
-        if name not in merged:
-            silent.add(name)
-            continue
-        value = merged[name]
-        if isinstance(value, Mapping):
-            value = value.get("content")
-        if isinstance(value, str):
-            found[name] = value
-        elif value is not None:
-            raise UnusableFile(f"tokenizer_config.json {name} is neither a string, an added token, nor null")
+    for name, value in merged.items():
+        if name in NAMED_SPECIAL_TOKENS or name.endswith("_token"):
+            token = _token(value)
+            if token is not None:
+                found[name] = token
+            elif value is not None and name in NAMED_SPECIAL_TOKENS:
+                raise UnusableFile(f"tokenizer_config.json {name} is neither a string, an added token, nor null")
+    extra = merged.get("extra_special_tokens")
+    if isinstance(extra, Mapping):
+        found.update((name, token) for name, value in extra.items() if (token := _token(value)) is not None)
     tokenizer_class = config.get("tokenizer_class")
-    known = isinstance(tokenizer_class, str) and tokenizer_class in _CLASSES_WITHOUT_DEFAULTS
-    return found, frozenset() if known else frozenset(silent)
+    if isinstance(tokenizer_class, str) and tokenizer_class in _CLASSES_WITHOUT_DEFAULTS:
+        return found, frozenset()
+    return found, frozenset(NAMED_SPECIAL_TOKENS) - merged.keys()
+
+
+def _token(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

@@ -102,14 +102,24 @@ def test_the_same_text_or_both_raise(model: str) -> None:
     assert rendered >= CONVERSATIONS // 10
 
 
-def test_the_tokenizer_folder_as_transformers_loads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("legacy", [False, True])
+def test_the_tokenizer_folder_as_transformers_loads_it(tmp_path: Path, legacy: bool) -> None:
     """Template, special tokens and precedence of a real folder, through ``AutoTokenizer``."""
     source = data_path("tokenizers", "qwen3")
     with lzma.open(source / "tokenizer.json.xz") as packed:
         (tmp_path / "tokenizer.json").write_bytes(packed.read())
-    config = {**config_of("qwen3"), "chat_template": "never {{ eos_token }}"}
+    config = {
+        **config_of("qwen3"),
+        "chat_template": "never {{ eos_token }}",
+        "image_token": "<|image_pad|>",
+        "extra_special_tokens": {"vision": "<|vision_start|>"},
+    }
+    if legacy:
+        del config["added_tokens_decoder"]
     files = {
-        "chat_template.jinja": b"default {{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}\n",
+        "chat_template.jinja": b"default {{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|"
+        b"{{ image_token }}|{{ vision }}\n",
+        "special_tokens_map.json": b'{"eos_token": "<|endoftext|>", "unk_token": {"content": "<|im_end|>"}}',
         "additional_chat_templates/tool_use.jinja": b"tools {{ tools | length }}\r\n\r\n",
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

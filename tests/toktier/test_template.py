@@ -128,10 +128,22 @@ def test_the_named_special_tokens_are_variables_and_arguments_win() -> None:
     assert render(load({}, config), eos_token="mine") == "<s>|mine|"
 
 
-def test_the_legacy_map_fills_in() -> None:
-    legacy = json.dumps({"bos_token": "<old>", "eos_token": "<old>"})
+def test_the_legacy_map_counts_only_without_an_added_tokens_decoder() -> None:
+    legacy = json.dumps({"bos_token": {"content": "<old>"}, "eos_token": "<old>"})
     config = {"chat_template": "{{ bos_token }}{{ eos_token }}", "eos_token": "<new>"}
-    assert render(load({"special_tokens_map.json": legacy}, config)) == "<old><new>"
+    assert render(load({"special_tokens_map.json": legacy}, config)) == "<old><old>"
+    assert render(load({"special_tokens_map.json": legacy}, {**config, "added_tokens_decoder": {}})) == "<new>"
+
+
+def test_other_named_tokens_are_variables_too() -> None:
+    config = {
+        "chat_template": "{{ image_token }}|{{ boi }}|{{ add_bos_token }}",
+        "image_token": "<img>",
+        "add_bos_token": True,
+        "extra_special_tokens": {"boi": "<boi>"},
+    }
+    assert render(load({}, config)) == "<img>|<boi>|"
+    assert render(load({}, {**config, "extra_special_tokens": ["<boi>"]})) == "<img>||"
 
 
 def test_a_token_that_only_the_tokenizer_class_knows_is_refused() -> None:
