@@ -95,7 +95,7 @@ class ModelTier:
         normalised = time.perf_counter_ns()
         text = self.template.render(request)
         rendered = time.perf_counter_ns()
-        wanted = self._fingerprint(tenant, request, hint)
+        wanted = self._fingerprint(tenant, body, request, hint)
         with self.store.lease(wanted, self._encoder) as lease:
             matched = time.perf_counter_ns()
             splice = lease.rope.set(text)
@@ -131,8 +131,12 @@ class ModelTier:
             template_digest=self.template.digest,
         )
 
-    def _fingerprint(self, tenant: str, request: RenderRequest, hint: str | None) -> Fingerprint:
-        settings = digest(self._identity, strict(request.kwargs))
+    def _fingerprint(
+        self, tenant: str, body: Mapping[str, Any], request: RenderRequest, hint: str | None
+    ) -> Fingerprint:
+        # Requests that ask for different renderings are kept apart, even where these come out alike.
+        asked = strict([body.get("chat_template_kwargs"), body.get("reasoning_effort")])
+        settings = digest(self._identity, strict(request.kwargs), asked)
         return fingerprint(Group(tenant, self.name, settings), request.messages, request.tools, hint)
 
     def _check_range(self, encoded: Ids) -> None:

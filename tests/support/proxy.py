@@ -40,13 +40,13 @@ class Running:
         """Everything that was logged."""
         return self._lines
 
-    async def settled(self, state: State = State.OK, model: str = "m", within_s: float = 10.0) -> None:
+    async def settled(self, state: State = State.OK, model: str = "m", within_s: float = 60.0) -> None:
         """Waits until the model is in ``state``."""
         async with asyncio.timeout(within_s):
             while self.core.generation.registry.models[model].state is not state:
                 await asyncio.sleep(0.005)
 
-    async def logged(self, count: int, within_s: float = 5.0) -> list[dict[str, Any]]:
+    async def logged(self, count: int, within_s: float = 60.0) -> list[dict[str, Any]]:
         """Waits for that many request lines."""
         async with asyncio.timeout(within_s):
             while len(self.log) < count:
