@@ -7,7 +7,7 @@ of the tokenizer and the engine versions.
   where the model is byte-level, the split is made visible: both engines are loaded once more with the tokenizer's own
   normalizer and splits and with a small vocabulary in which every byte merges with the context signs (`split_probe`).
   Code points in whose texts alone the engines differ are *unsafe*: the engine wrapper routes every text that holds one
-  to the reference. More than `MAX_UNSAFE` of them: refused.
+  to the reference. More than `MAX_UNSAFE` of them, or one in ASCII: refused.
 - On all other texts without an unsafe character the engines must agree, in splits and in IDs: in a batch, in a batch in
   reverse, and alone (a result that depends on what was encoded before is how older versions fail). One difference:
   refused.
@@ -89,6 +89,8 @@ def _admit(ids: Pair, literals: Sequence[str], splits: Pair | None) -> Verdict:
         guilty = [points[i] for i in pair.different([blocks[index].single(point) for point in points])]
         if not guilty:
             return Verdict(f"differs on a text of U+{points[0]:04X} to U+{points[-1]:04X}, but on none of them alone")
+        if guilty[0] < 0x80:
+            return Verdict(f"differs on U+{guilty[0]:04X}, which nearly every text holds")
         unsafe.update(map(chr, guilty))
         if len(unsafe) > MAX_UNSAFE:
             return Verdict(f"differs on more than {MAX_UNSAFE} characters, the first U+{ord(min(unsafe)):04X}")

@@ -1,0 +1,65 @@
+"""Tokenizer files for tests: the given small ones, variants of them, and engines on the real ones."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from tests.conftest import ROOT, data_path
+from toktier import files
+from toktier.engines.fastokens import FastokensEngine, RawFastokens, window_engine
+from toktier.engines.reference import ReferenceEngine
+from toktier.tokenizer import engine_versions
+
+CACHE = ROOT / ".cache" / "toktier"
+"""Verdicts and probed sets between runs; their keys hold the files and the engine versions."""
+
+
+def small_spec(name: str = "tok_qwenlike") -> dict[str, Any]:
+    """A given synthetic ``tokenizer.json``, parsed."""
+    spec: dict[str, Any] = json.loads(data_path("cases", f"{name}.json").read_bytes())
+    return spec
+
+
+def write(folder: Path, spec: dict[str, Any], **small: Any) -> Path:
+    """A tokenizer folder; ``small`` are further files by name without ``.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    for name, content in small.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def bpe(vocab: list[str], merges: list[str], **model: Any) -> dict[str, Any]:
+    """A BPE without normalizer or splits."""
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "BPE",
+            "unk_token": None,
+            "vocab": {token: i for i, token in enumerate(vocab)},
+            "merges": merges,
+            **model,
+        },
+    }
+
+
+@cache
+def engines(name: str) -> tuple[FastokensEngine, ReferenceEngine]:
+    """The admitted window engine and the reference of a tokenizer in the shared data."""
+    read = files.read(data_path("tokenizers", name))
+    text = read.tokenizer.decode()
+    reference = ReferenceEngine(tokenizers.Tokenizer.from_str(text))
+    digest = read.digest(engine_versions())
+    window = window_engine(RawFastokens(text), reference, json.loads(text), digest, CACHE)
+    assert isinstance(window, FastokensEngine), window
+    return window, reference

@@ -1,0 +1,66 @@
+"""The reference engine: T by its definition, with truncation and padding off."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+
+from tests.support.tokenizers import small_spec
+from toktier.engines.reference import ReferenceEngine
+from toktier.errors import InvalidText
+
+TEXTS = ["", "one", "two words\n", "<|im_start|>user\n12 <|im_end|>", "e\u0301 中文 \0 😀"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> ReferenceEngine:
+    return ReferenceEngine(tokenizers.Tokenizer.from_str(json.dumps(small_spec())))
+
+
+def test_ids_are_those_of_encode(engine: ReferenceEngine) -> None:
+    for text in TEXTS:
+        ids = engine.encode(text)
+        assert ids.dtype == np.uint32
+        assert ids.flags.c_contiguous
+        assert ids.tolist() == engine.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_a_batch_is_the_single_texts_in_order(engine: ReferenceEngine) -> None:
+    ids, counts = engine.encode_batch(TEXTS)
+    singles = [engine.encode(text) for text in TEXTS]
+    assert counts.tolist() == [len(row) for row in singles]
+    assert ids.tolist() == np.concatenate(singles).tolist()
+    ids, counts = engine.encode_batch([])
+    assert (len(ids), len(counts)) == (0, 0)
+
+
+def test_no_post_processor() -> None:
+    spec = small_spec()
+    spec["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|bos|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<|bos|>": {"id": "<|bos|>", "ids": [424], "tokens": ["<|bos|>"]}},
+    }
+    engine = ReferenceEngine(tokenizers.Tokenizer.from_str(json.dumps(spec)))
+    assert engine.tokenizer.encode("<|bos|>hi").ids.count(424) == 2
+    assert engine.encode("<|bos|>hi").tolist().count(424) == 1
+
+
+@pytest.mark.parametrize(("text", "offset"), [("\ud83d", 0), ("bad \ud83d end", 4), ("😀x\udc00", 2)])
+def test_a_lone_surrogate_has_its_place(engine: ReferenceEngine, text: str, offset: int) -> None:
+    with pytest.raises(InvalidText) as caught:
+        engine.encode(text)
+    assert caught.value.offset == offset
+    with pytest.raises(InvalidText) as caught:
+        engine.encode_batch(["fine", text])
+    assert caught.value.offset == offset
+
+
+def test_decoding_is_the_inverse(engine: ReferenceEngine) -> None:
+    text = "<|im_start|>user\nsome 12 words<|im_end|>"
+    assert engine.decode(engine.encode(text)) == text
+    assert engine.decode(np.array([99_999_999], np.uint32)) == ""
