@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,9 @@ from proxy import config, errors
 _log = structlog.get_logger("toktier.upstream")
 READ_BUFFER = 64 << 10
 """Bytes of a reply held while the client does not read (aiohttp pauses the upstream at twice this)."""
+LARGE_BODY = 256 << 10
+"""Larger bodies are written piece by piece, each when the engine has taken the one before: one write of megabytes would
+hold the event loop, and a copy of them."""
 _MAX_HEADER = 64 << 10
 _NO_BYTE = "Server disconnected"
 """`ServerDisconnectedError.message` when nothing of a reply had arrived; else it is what had."""
@@ -122,8 +125,13 @@ class Upstream:
         attempts.count += 1
         attempts.reused = False
         attempts.connect_us = 0
+        data: bytes | AsyncIterator[bytes] | None = body
+        if body is not None and len(body) > LARGE_BODY:
+            headers = headers.copy()
+            headers["Content-Length"] = str(len(body))
+            data = _pieces(body)
         return await session.request(
-            method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=attempts
+            method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=attempts
         )
 
     async def ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
@@ -148,6 +156,11 @@ class Upstream:
                     if len(pieces) > 64 << 20:
                         raise ValueError("reply over 64 MiB")
                 return reply.status, bytes(pieces)
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), LARGE_BODY):
+        yield body[start : start + LARGE_BODY]
 
 
 def _nothing_received(error: BaseException) -> bool:

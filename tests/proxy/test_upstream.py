@@ -107,6 +107,17 @@ async def test_own_keep_alive_is_shorter(up: FakeUpstream) -> None:
         await it.close()
 
 
+async def test_large_bodies_arrive_whole_with_their_length(up: FakeUpstream, upstream: Upstream) -> None:
+    body = b'{"messages":[],"x":"' + bytes(range(97, 123)) * 100_000 + b'"}'
+    await send(upstream)
+    for script in ([], [{"close": True}]):
+        up.scripts.extend([script] if script else [])
+        status, attempts = await send(upstream, body)
+        assert (status, attempts.count) == (200, 1 + len(script))
+        assert up.seen[-1].body == body
+        assert up.seen[-1].header("Content-Length") == str(len(body))
+
+
 async def test_nothing_listens() -> None:
     async with FakeUpstream() as up:
         url = up.url
