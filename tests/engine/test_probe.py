@@ -53,7 +53,7 @@ def test_what_does_not_fit_the_engine_is_served_as_text(engine: Engine, tmp_path
     text = config(engine, f'state_dir = "{tmp_path}"', lines)
     if case == "tokenizer":
         text = "\n".join(line for line in text.split("\n") if not line.startswith("tokenizer") or line == lines)
-    with serving(tmp_path / "run", text) as proxy:
+    with serving(tmp_path, text) as proxy:
         assert proxy.get("/ready").json()["degraded"]
         reply, record = proxy.ask(CHAT, "degraded")
         assert record["bypass"] == "upstream_parity"

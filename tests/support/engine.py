@@ -139,10 +139,12 @@ def log_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def serving(folder: Path, config: str) -> Iterator[Proxy]:
-    """`toktier serve` with this TOML on a free port, once its models are probed. SIGTERM must end it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """`toktier serve` with this TOML on a free port, once its models are probed. SIGTERM must end it.
+
+    Its files are in `folder`; derived certificates lie beside it, so that servers of one test run share them.
+    """
     log = folder / "toktier.log"
-    head = f'[server]\nport = 0\ncache_dir = "{folder / "cache"}"\n[log]\npath = "{log}"\n'
+    head = f'[server]\nport = 0\ncache_dir = "{folder.parent / "toktier-cache"}"\n[log]\npath = "{log}"\n'
     (folder / "toktier.toml").write_text(head + config, encoding="utf-8")
     command = [sys.executable, "-m", "proxy.cli", "serve", "--config", str(folder / "toktier.toml")]
     env = {name: value for name, value in os.environ.items() if not name.startswith("TOKTIER_")}
