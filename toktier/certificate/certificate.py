@@ -30,7 +30,6 @@ from toktier.certificate.classes import (
     Flips,
     Mask,
     Probe,
-    contains,
     members,
     partition,
 )
@@ -76,6 +75,8 @@ class Certificate:
         self._matrix = table.matrix.tobytes()
         self._boundary = table.boundary.tobytes()
         self._flat = table.matrix.reshape(-1)
+        self._met = np.where(table.boundary, _YES | _IF_NEXT, _YES).astype(np.uint8)
+        """Which kinds of pairs the class of the next character lets pass, as bits."""
 
     def is_cut(self, text: str, i: int) -> bool:
         """Whether T(text) = T(text[:i]) + T(text[i:]) is certified, ``0 < i < len(text)``."""
@@ -92,15 +93,17 @@ class Certificate:
         if high < low:
             return np.empty(0, np.int64)
         window = text[low - 1 : high + 2]
-        k = self.table.classes[np.frombuffer(window.encode("utf-32-le", "surrogatepass"), "<u4")]
+        k = self.table.classes.take(np.frombuffer(window.encode("utf-32-le", "surrogatepass"), "<u4"))
         m = high - low + 1
-        kinds = self._flat[k[:m].astype(np.uint32) * self._n + k[1 : m + 1]]
-        if not self.needs_next:
-            return np.flatnonzero(kinds) + low
-        good = kinds == _YES
-        after = self.table.boundary[k[2:]]
-        good[: len(after)] |= (kinds[: len(after)] == _IF_NEXT) & after
-        return np.flatnonzero(good) + low
+        at = k[:m].astype(np.uint32)
+        at *= self._n
+        at += k[1 : m + 1]
+        kinds = self._flat.take(at)
+        if self.needs_next:
+            after = self._met.take(k[2:])
+            kinds[: len(after)] &= after
+            kinds[len(after) :] &= _YES
+        return np.flatnonzero(kinds != _NO) + low
 
     def summary(self) -> dict[str, Any]:
         """What it is, for people and logs: JSON-able, no text."""
@@ -192,7 +195,7 @@ def derive(
     literal = literal_rule(
         literals,
         reference.normalizer.normalize_str if reference.normalizer else lambda text: text,
-        lambda c: bool(contains(space, np.array([ord(c)]))[0]),
+        frozenset(map(chr, members(space))),
     )
     extra = [normalizer.sides, normalizer.active, normalizer.boundary, surrogates]
     if literal.needs_space:

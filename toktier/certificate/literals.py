@@ -17,7 +17,7 @@ Raw and normalised pairs are judged alike, since a seam that lemma 4 lets throug
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -61,10 +61,8 @@ class LiteralRule:
         return self.never_left | self.never_right | self.before_space | self.after_space
 
 
-def literal_rule(
-    literals: Iterable[Literal], normalize: Callable[[str], str], is_space: Callable[[str], bool]
-) -> LiteralRule:
-    """The rule of a set of literals. ``normalize`` is the tokenizer's normalizer, ``is_space`` the engine's."""
+def literal_rule(literals: Iterable[Literal], normalize: Callable[[str], str], space: Container[str]) -> LiteralRule:
+    """The rule of a set of literals. ``normalize``: the tokenizer's normalizer; ``space``: what is white space."""
     rule = LiteralRule()
     any_space = False
     for lit in literals:
@@ -73,7 +71,7 @@ def literal_rule(
             continue
         points = [ord(c) for c in text]
         rule.pairs.update(pairwise(points))
-        any_space = any_space or any(is_space(c) for c in text)
+        any_space = any_space or any(c in space for c in text)
         if lit.rstrip:
             rule.strips_right = True
             rule.before_space.add(points[-1])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
+from tests.support.split_cases import certified_pairs
 from tests.support.tokenizers_data import certificate_of, ids, shared_cache, spec_of, tokenizer_of
 from toktier.certificate import Certificate, certify
 from toktier.certificate.certificate import Table, read_literals
 from toktier.certificate.samples import TextSource
-from toktier.certificate.selfcheck import self_check
+from toktier.certificate.selfcheck import self_check, split_at_cuts
+from toktier.certificate.stages import stages
 from toktier.errors import Refusal
 
 
@@ -99,7 +101,7 @@ def test_summary_and_digest(qwen3: Certificate, cache_dir: Path) -> None:
     assert summary["normalizer"] == "NFC"
     assert summary["cut_pairs"] > 50
     assert certify(spec_of("qwen3"), tokenizer_of("qwen3"), cache_dir=cache_dir).digest == qwen3.digest
-    other = certificate_of("llama3_1", cache_dir)
+    other = certificate_of("deepseek_v4", cache_dir)
     assert other.digest != qwen3.digest
     assert not other.needs_next
 
@@ -147,17 +149,40 @@ def test_refusals(change: dict[str, object], construct: str, cache_dir: Path) ->
         certify({**spec_of("qwen3"), **change}, tokenizer_of("qwen3"), cache_dir=cache_dir)
 
 
-def test_truncation_and_padding_are_refused(cache_dir: Path) -> None:
-    tokenizer = Tokenizer.from_str(tokenizer_of("llama3_1").to_str())
+def test_truncation_and_padding_are_refused() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    spec = json.loads(tokenizer.to_str())
     tokenizer.enable_truncation(10)
     with pytest.raises(Refusal, match="truncation"):
-        certify(copy.copy(spec_of("llama3_1")), tokenizer, cache_dir=cache_dir)
+        certify(spec, tokenizer)
     tokenizer.no_truncation()
     tokenizer.enable_padding()
     with pytest.raises(Refusal, match="padding"):
-        certify(copy.copy(spec_of("llama3_1")), tokenizer, cache_dir=cache_dir)
+        certify(spec, tokenizer)
 
 
 def test_a_family_for_later_is_refused_by_name(cache_dir: Path) -> None:
     with pytest.raises(Refusal, match="sequence of normalizers"):
         certificate_of("llama2", cache_dir)
+
+
+def test_worked_example_of_lemma_2(cache_dir: Path) -> None:
+    """docs/proof.md: DeepSeek V3 cuts (中, 1) at its first stage and (。, 中) at its second."""
+    split = stages(spec_of("deepseek_v3")["pre_tokenizer"])
+    assert [("中", "1") in certified_pairs(split[:k], "中1。") for k in (1, 2)] == [True, True]
+    assert [("。", "中") in certified_pairs(split[:k], "中1。") for k in (1, 2)] == [False, True]
+    tokenizer = tokenizer_of("deepseek_v3")
+    for text, i in (("中文1 2", 2), ("a。中文", 2)):
+        assert certificate_of("deepseek_v3", cache_dir).is_cut(text, i)
+        assert ids(tokenizer, text) == ids(tokenizer, text[:i]) + ids(tokenizer, text[i:])
+
+
+def test_worked_example_of_lemma_6(qwen3: Certificate) -> None:
+    """docs/proof.md: "two" becomes "2", its neighbours keep their IDs."""
+    tokenizer = tokenizer_of("qwen3")
+    assert split_at_cuts(qwen3, "one two three") == ["one", " two", " three"]
+    kept = [ids(tokenizer, "one"), ids(tokenizer, " three")]
+    new = "one 2 three"
+    assert qwen3.is_cut(new, 3)
+    assert qwen3.is_cut(new, 5)
+    assert ids(tokenizer, new) == kept[0] + ids(tokenizer, " 2") + kept[1]
