@@ -37,6 +37,9 @@ from toktier.sessions import SessionStore
 
 _log = structlog.get_logger("toktier.app")
 
+MAX_HEADER_BYTES = 32 << 10
+"""Longest request line or header; agents put whole turns' metadata into one."""
+
 LoadTier = Callable[[str, config.Model, config.Server, SessionStore], Loaded]
 
 
@@ -266,7 +269,14 @@ def create_app(settings: Settings, load: LoadTier | None = None) -> web.Applicat
 
         load = load_tier
     core = Core(settings, load)
-    app = web.Application(handler_args={"auto_decompress": False, "handler_cancellation": True})
+    app = web.Application(
+        handler_args={
+            "auto_decompress": False,
+            "handler_cancellation": True,
+            "max_line_size": MAX_HEADER_BYTES,
+            "max_field_size": MAX_HEADER_BYTES,
+        }
+    )
     app[CORE] = core
     app[RELOAD] = core.reload
     app.cleanup_ctx.append(core.run)

@@ -285,7 +285,7 @@ async def keep_probed(
             # A state that keeps being doubted (a balancer before unlike engines) is restored ever more slowly.
             await _rest(runtime, WATCH_S)
             if runtime.doubts > 1:
-                await sleep(min(LAST_RETRY_S, FIRST_RETRY_S * 2**runtime.doubts))
+                await sleep(min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(runtime.doubts, 16)))
         except Later as error:
             runtime.set_unprobed(str(error))
             await sleep(retry)

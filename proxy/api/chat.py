@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("toktier.chat")
 
 HINTS = ("x-session-id", "session-id", "session_id", "x-session-affinity", "x-claude-code-session-id")
-"""Headers in which agents name their session. A hint only: one value may carry several conversations."""
+"""Headers in which agents name their session; else the body's ``prompt_cache_key`` is asked. A hint only: one value may
+carry several conversations."""
 _ERROR_BODY = 64 << 10
 _MEANT_FIELD = {
     "vllm": b"prompt_token_ids",
@@ -95,7 +96,7 @@ async def _repair(
     if model.state is not State.OK or model.tier is None:
         record.bypassed(model.reason or Bypass.TOKENIZER_UNAVAILABLE, model.detail)
         return None
-    hint = next((exchange.request.headers[name] for name in HINTS if name in exchange.request.headers), None)
+    hint = _hint(exchange.request.headers, parsed.value)
     work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint)
     try:
         if len(parsed.raw) < exchange.generation.settings.server.inline_below_bytes:
@@ -105,7 +106,10 @@ async def _repair(
     except Unrenderable as reason:
         record.bypassed(reason.bypass, reason.detail or None)
         return None
-    except Exception:
+    except BaseException as error:
+        # A panic in a Rust engine is no Exception; it too must not cost the client its request.
+        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise
         _log.exception("prepare_failed", model=model.name, request_id=record.request_id)
         record.bypassed(Bypass.INTERNAL_ERROR)
         return None
@@ -114,6 +118,14 @@ async def _repair(
     record.versions = dict(model.versions)
     record.add_stage("serialise", work.serialise_ns)
     return body
+
+
+def _hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    for name in HINTS:
+        if name in headers:
+            return headers[name]
+    key = body.get("prompt_cache_key")
+    return key if isinstance(key, str) else None
 
 
 class _Work:

@@ -182,6 +182,11 @@ async def test_request_headers(stage: Stage) -> None:
     assert (await stage.proxy.logged(2))[1]["request_id"] == "mine-1"
 
 
+async def test_long_headers_pass(stage: Stage) -> None:
+    assert (await stage.post(BODY, headers={"X-Codex-Turn-Metadata": "m" * 20_000}))[0] == 200
+    assert stage.up.chats[0].header("X-Codex-Turn-Metadata") == "m" * 20_000
+
+
 async def test_keys(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("a:secret-key-a\nb:secret-key-b\n")

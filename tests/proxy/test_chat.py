@@ -131,23 +131,32 @@ async def test_repeated_members_go_as_text(stage: Stage) -> None:
     assert (await stage.proxy.logged(1))[0]["bypass"] == "duplicate_keys"
 
 
+class Panic(BaseException):
+    """What a panic in a Rust engine looks like (pyo3_runtime.PanicException)."""
+
+
+@pytest.mark.parametrize("inline_below", [0, 1 << 20])
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         (Unrenderable(Bypass.MULTIMODAL, "messages[0].content[1]"), "multimodal"),
         (TemplateFailure(ValueError("CANARY text of the prompt")), "template_error"),
         (ZeroDivisionError("CANARY"), "internal_error"),
+        (Panic("CANARY"), "internal_error"),
     ],
 )
-async def test_what_cannot_be_repaired_goes_as_text(stage: Stage, fault: Exception, reason: str) -> None:
-    stage.tier.fault = fault
-    assert (await stage.post(BODY))[0] == 200
-    sent = stage.up.chats[0].json
-    assert sent.pop("cache_salt")
-    assert sent == BODY
-    line = (await stage.proxy.logged(1))[0]
-    assert (line["path"], line["bypass"], line["tokens"]) == ("bypass", reason, None)
-    assert not any("CANARY" in str(event) for event in stage.proxy.events if "exc_info" not in event)
+async def test_what_cannot_be_repaired_goes_as_text(
+    tmp_path: Path, fault: BaseException, reason: str, inline_below: int
+) -> None:
+    async with staged(tmp_path, server={"inline_below_bytes": inline_below}) as stage:
+        stage.tier.fault = fault
+        assert (await stage.post(BODY))[0] == 200
+        sent = stage.up.chats[0].json
+        assert sent.pop("cache_salt")
+        assert sent == BODY
+        line = (await stage.proxy.logged(1))[0]
+        assert (line["path"], line["bypass"], line["tokens"]) == ("bypass", reason, None)
+        assert not any("CANARY" in str(event) for event in stage.proxy.events if "exc_info" not in event)
 
 
 async def test_refused_ids_are_sent_again_as_text_and_given_up_after_three(stage: Stage) -> None:
@@ -226,6 +235,8 @@ async def test_token_ids_out_of_range_are_400(stage: Stage, extra: dict[str, Any
 async def test_session_headers_are_hints(stage: Stage) -> None:
     await stage.post(BODY, headers={"X-Session-Affinity": "ses_1"})
     assert stage.tier.calls[-1][1] == "ses_1"
+    await stage.post({**BODY, "prompt_cache_key": "key_1"})
+    assert stage.tier.calls[-1][1] == "key_1"
 
 
 async def test_large_bodies_are_prepared_off_the_loop(tmp_path: Path) -> None:

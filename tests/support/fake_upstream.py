@@ -71,7 +71,7 @@ class FakeUpstream:
         return self
 
     async def listen(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=1 << 20)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
