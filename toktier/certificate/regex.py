@@ -19,6 +19,7 @@ from toktier.errors import Refusal
 
 GREEDY, LAZY, POSSESSIVE = "greedy", "lazy", "possessive"
 _MAX_DEPTH = 100
+_MAX_STACKED = 4
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,11 @@ class _Parser:
         raise self.refusal("lookahead that is not one character", start)
 
     def quantified(self, node: Node) -> Node:
+        stacked = 0
         while (q := self.quantifier()) is not None:
+            stacked += 1
+            if stacked > _MAX_STACKED:
+                raise self.refusal("deeply stacked quantifiers")
             if isinstance(node, Look):
                 raise self.refusal("quantified lookahead")
             low, high, suffix, interval = q

@@ -107,6 +107,7 @@ def test_random_patterns_read_as_the_engine() -> None:
         (r"[\N]", r"escape \N in a class", 1),
         ("(a", "group without an end", 0),
         ("a)", "unmatched ')'", 1),
+        ("a" + "{2}" * 5, "deeply stacked quantifiers", 16),
         ("a\\", "backslash at the end", 1),
         ("(" * 200 + "a" + ")" * 200, "deeply nested groups", 101),
     ],
