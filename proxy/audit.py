@@ -92,6 +92,8 @@ class RequestRecord:
     """IDs sent."""
     first_changed: int | None = None
     """Leading IDs shared with the session's last ones: what the engine's prefix cache can use again."""
+    lost_reuse_tokens: int | None = None
+    """IDs of the session's last state after those: what the engine's prefix cache holds in vain."""
     first_changed_message: int | None = None
     """Index in the body of the first message that the session did not have."""
     common_chars: int | None = None
@@ -143,6 +145,7 @@ class RequestRecord:
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)
         self.first_changed, self.first_changed_message = prepared.first_changed, prepared.first_changed_message
+        self.lost_reuse_tokens = prepared.lost_reuse_tokens
         self.common_chars = prepared.common
         self.tokenizer_digest, self.template_digest = prepared.tokenizer_digest, prepared.template_digest
         self.control_tokens = prepared.control_tokens

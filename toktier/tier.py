@@ -45,6 +45,8 @@ class Prepared:
     """Leading characters that the text shares with the session's last one."""
     first_changed: int
     """Leading IDs shared with the session's last ones."""
+    lost_reuse_tokens: int
+    """IDs of the session's last state after those: an engine's prefix cache holds them, and cannot use them here."""
     first_changed_message: int | None
     """Index in the body of the first message that the session did not have; None where there is none, or no session."""
     changed_tool: str | None
@@ -98,6 +100,7 @@ class ModelTier:
         wanted = self._fingerprint(tenant, body, request, hint)
         with self.store.lease(wanted, self._encoder) as lease:
             matched = time.perf_counter_ns()
+            before = len(lease.rope.ids)
             splice = lease.rope.set(text)
             ids = lease.rope.ids.copy()
             self._check_range(ids[splice.kept_prefix : len(ids) - splice.kept_suffix])
@@ -117,6 +120,7 @@ class ModelTier:
             scanned=splice.scanned,
             common=splice.common,
             first_changed=splice.first_changed,
+            lost_reuse_tokens=max(0, before - splice.first_changed),
             first_changed_message=_first_changed_message(lease, request),
             changed_tool=_changed_tool(lease, wanted, request) if cause is Cause.TOOLS_CHANGED else None,
             session=lease.session,

@@ -36,6 +36,7 @@ def prepared(**changes: Any) -> Prepared:
         "scanned": 20,
         "common": 80,
         "first_changed": 5,
+        "lost_reuse_tokens": 7,
         "first_changed_message": 2,
         "changed_tool": "a client's word",
         "session": "abc",
@@ -71,6 +72,7 @@ def test_what_the_tier_found_out() -> None:
     assert line["full"] == "no_cut"
     assert (line["served_chars"], line["scanned_chars"], line["chars"], line["tokens"]) == (100, 20, 100, 7)
     assert (line["first_changed"], line["common_chars"], line["first_changed_message"]) == (5, 80, 2)
+    assert line["lost_reuse_tokens"] == 7
     assert line["flags"] == [Flag.CONTROL_TOKEN_IN_CONTENT]
     assert {k: v for k, v in line["stages_us"].items() if k != "total"} == prepared().stages
     assert "a client's word" not in repr(line)

@@ -48,6 +48,7 @@ class FakeTier:
             scanned=len(ids),
             common=0,
             first_changed=0,
+            lost_reuse_tokens=0,
             first_changed_message=None,
             changed_tool=None,
             session="s",

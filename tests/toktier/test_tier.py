@@ -82,9 +82,11 @@ def test_a_conversation_from_the_first_request_to_a_compaction(make: Callable[..
     again = ask(tier, body(*messages, stream=True, temperature=0.5))
     assert (again.path, again.scanned, again.first_changed) == (Path.RETRY, 0, len(again.ids))
     assert again.first_changed_message is None
+    assert (first.lost_reuse_tokens, again.lost_reuse_tokens) == (0, 0)
 
     edited = ask(tier, body(messages[0], say("user", "other"), *messages[2:]))
     assert (edited.path, edited.cause, edited.first_changed_message) == (Path.EDIT, Cause.MESSAGES_EDITED, 1)
+    assert edited.lost_reuse_tokens == len(again.ids) - edited.first_changed > 0
     assert edited.scanned < 6000
     assert edited.session != first.session
     assert ask(tier, body(*messages)).session == first.session
