@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT, data_path
 from tests.support.hostile import Hostile
-from tests.support.tokenizers import engines
+from tests.support.tokenizer_files import engines
 from toktier.engines.fastokens import FastokensEngine
 from toktier.engines.reference import ReferenceEngine
 

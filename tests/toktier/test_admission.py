@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import tokenizers
 
-from tests.support.tokenizers import small_spec
+from tests.support.tokenizer_files import small_spec
 from toktier.engines import admission
 from toktier.engines.admission import Pair, Verdict, admit, load_verdict, split_probe, store_verdict
 from toktier.engines.fastokens import RawFastokens, window_engine

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from structlog.testing import capture_logs
 
-from tests.support.tokenizers import small_spec
+from tests.support.tokenizer_files import small_spec
 from toktier.engines import fastokens
 from toktier.engines.fastokens import FastokensEngine, RawFastokens, static_refusal
 from toktier.engines.reference import ReferenceEngine

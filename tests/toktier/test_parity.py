@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import data_path
-from tests.support.tokenizers import CACHE, small_spec, write
+from tests.support.tokenizer_files import CACHE, small_spec, write
 from toktier import parity
 from toktier import tokenizer as tokenizer_module
 from toktier.errors import Refusal

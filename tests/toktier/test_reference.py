@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tests.support.tokenizers import small_spec
+from tests.support.tokenizer_files import small_spec
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import InvalidText
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.tokenizers import CACHE, bpe, small_spec, write
+from tests.support.tokenizer_files import CACHE, bpe, small_spec, write
 from toktier import tokenizer as module
 from toktier.engines import admission
 from toktier.engines.fastokens import FastokensEngine
