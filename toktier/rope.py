@@ -8,10 +8,11 @@ Invariants, for the chunks c1 .. cn of the current text y = c1 c2 .. cn:
  (2) every inner seam is a certified cut *in y*, asked of the characters that stand around it now.
 By (2) and lemma 6, applied seam after seam, T(y) = T(c1) + .. + T(cn); by (1) that is `ids`.
 
-An edit replaces the chunks that it touches by m' and asks both seams of m' again on the new text; while one is no cut,
-the chunk beyond it joins m'. No other seam can have changed: those inside R keep all their characters, and those inside
-L keep theirs because the last chunk of L is never shorter than `SMALL` >= 2 characters, so that the character after any
-seam inside L is still in L. The end of the text is never a cut: an append asks the seam at the old end like any other.
+An edit replaces the chunks that it touches, one run of them or several, each by its m', and asks both seams of every
+m' again on the new text; while one is no cut, the chunk beyond it joins m'. No other seam can have changed: those
+between kept chunks keep both their characters, and the character after, too, because a chunk before an m' is never
+shorter than `SMALL` >= 2 characters. The end of the text is never a cut: an append asks the seam at the old end like
+any other.
 
 Two neighbouring chunks are never both shorter than `SMALL`, so their number is bounded by the text, not by its history;
 the last chunk, which stays open, is the exception.
@@ -50,6 +51,14 @@ class Splice(NamedTuple):
     """Leading characters that the old and the new text share; exact after `Rope.set` and `Rope.append`."""
     full: FullEncode | None
     """Why nothing could be kept, or None."""
+
+
+class Gap(NamedTuple):
+    """Chunks ``[i, j)`` are to be replaced by ``text``."""
+
+    i: int
+    j: int
+    text: str
 
 
 class Rope:
@@ -115,14 +124,14 @@ class Rope:
         while j > i and text.endswith(texts[j - 1], start, end):
             j -= 1
             end -= len(texts[j])
-        return self._splice(i, j, text[start:end], common)
+        return self._splice(_gaps(texts, i, j, text, start, end), common)
 
     def append(self, tail: str) -> Splice:
         """Add ``tail`` at the end. Costs the tail and the open last chunk, whatever the text's length."""
         if not tail:
             return self._unchanged()
         n = len(self._texts)
-        return self._splice(n, n, tail, self.chars)
+        return self._splice([Gap(n, n, tail)], self.chars)
 
     def replace(self, start: int, end: int, new: str) -> Splice:
         """Replace characters ``[start, end)`` by ``new``; ``0 <= start <= end <= chars``."""
@@ -136,7 +145,7 @@ class Rope:
         j = max(int(starts.searchsorted(end, side="left")), i + 1)
         head = self._texts[i][: start - int(starts[i])]
         rest = self._texts[j - 1][end - int(starts[j - 1]) :]
-        return self._splice(i, j, head + new + rest, start)
+        return self._splice([Gap(i, j, head + new + rest)], start)
 
     def truncate(self, n: int) -> Splice:
         """Keep the first ``n`` characters."""
@@ -144,38 +153,70 @@ class Rope:
 
     # the splice
 
-    def _splice(self, i: int, j: int, middle: str, common: int) -> Splice:
-        """Chunks ``[i, j)`` become ``middle``, after it has taken in the neighbours that cannot or need not stay."""
-        texts, rule = self._texts, self._encoder.rule
-        n = len(texts)
-        if rule is None:
-            middle = "".join([*texts[:i], middle, *texts[j:]])
-            i, j = 0, n
-        else:
-            while True:
-                if i > 0 and (len(texts[i - 1]) < SMALL or not self._is_cut(rule, texts[i - 1], middle, j)):
-                    i -= 1
-                    middle = texts[i] + middle
-                elif j < n and (len(texts[j]) < SMALL or (middle and not self._is_cut(rule, middle, "", j))):
-                    middle += texts[j]
-                    j += 1
-                else:
-                    break
+    def _splice(self, gaps: list[Gap], common: int) -> Splice:
+        """Fill the gaps, which stand in order, after each has taken in the neighbours that cannot or need not stay."""
+        gaps = self._widened(gaps)
+        n = len(self._texts)
+        encoder = self._encoder
+        pieces: list[list[str]] = []
         try:
-            pieces = self._encoder.pieces(middle, at_end=j == n) if middle else []
-            ids, counts = self._encoder.encode(pieces)
+            for gap in gaps:
+                pieces.append(encoder.pieces(gap.text, at_end=gap.j == n) if gap.text else [])  # noqa: PERF401
+            ids, counts = encoder.encode([piece for own in pieces for piece in own])
         except (InvalidText, UnicodeEncodeError):
-            self._refuse_surrogates(middle, i)
+            self._refuse_surrogates(gaps)
             raise
 
         tokens = self._starts[1]
-        first, behind, old_tokens = int(tokens[i]), int(tokens[j]), int(tokens[n])
+        first, behind, total = int(tokens[gaps[0].i]), int(tokens[gaps[-1].j]), int(tokens[n])
+        scanned = sum(len(gap.text) for gap in gaps)
         full: FullEncode | None = None
-        if i == 0 and j == n and middle:
+        if scanned and first == 0 and behind == total and len(gaps) == 1:
             full = self._why_full(n, common)
-        changed = self._first_changed(first, behind, old_tokens, ids)
-        self._install(i, j, pieces, counts, ids)
-        return Splice(changed, len(middle), first, old_tokens - behind, common, full)
+        if len(gaps) == 1:
+            changed = self._first_changed(first, behind, total, ids)
+            self._install(gaps[0], pieces[0], counts, ids)
+        else:
+            old = self._buffer[first:total].copy()
+            end, known = len(ids), len(counts)
+            for gap, own in zip(reversed(gaps), reversed(pieces), strict=True):
+                # from the right, so that the places of the gaps on the left stay what they are
+                known -= len(own)
+                own_counts = counts[known : known + len(own)]
+                start = end - sum(own_counts)
+                self._install(gap, own, own_counts, ids[start:end])
+                end = start
+            changed = first + _common_ids(old, self.ids[first:])
+        return Splice(changed, scanned, first, total - behind, common, full)
+
+    def _widened(self, gaps: list[Gap]) -> list[Gap]:
+        """The gaps with certified seams and no small neighbours; gaps with nothing left between them become one."""
+        texts, rule = self._texts, self._encoder.rule
+        n = len(texts)
+        if rule is None:
+            parts: list[str] = []
+            kept = 0
+            for i, j, text in gaps:
+                parts += [*texts[kept:i], text]
+                kept = j
+            return [Gap(0, n, "".join([*parts, *texts[kept:]]))]
+        done: list[Gap] = []
+        for place, (i, j, text) in enumerate(gaps):
+            limit = gaps[place + 1].i if place + 1 < len(gaps) else n
+            while True:
+                if done and done[-1].j == i:
+                    before = done.pop()
+                    i, text = before.i, before.text + text
+                elif i > 0 and (len(texts[i - 1]) < SMALL or not self._is_cut(rule, texts[i - 1], text, j)):
+                    i -= 1
+                    text = texts[i] + text
+                elif j < limit and (len(texts[j]) < SMALL or (text and not self._is_cut(rule, text, "", j))):
+                    text += texts[j]
+                    j += 1
+                else:
+                    break
+            done.append(Gap(i, j, text))
+        return done
 
     def _is_cut(self, rule: CutRule, left: str, right: str, j: int) -> bool:
         """The seam after ``left``, where ``right``, then chunks ``j`` and on, follow; no seam if nothing does."""
@@ -192,12 +233,16 @@ class Rope:
             return FullEncode.NO_SESSION
         return FullEncode.SHORT_TEXT if common < TARGET else FullEncode.NO_CUT
 
-    def _refuse_surrogates(self, middle: str, i: int) -> None:
+    def _refuse_surrogates(self, gaps: list[Gap]) -> None:
         """Raise `InvalidText` with the offset in the whole text; the engine knows that in one piece only."""
-        try:
-            middle.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidText(int(self._starts[0, i]) + error.start) from None
+        shift = 0
+        for i, j, text in gaps:
+            start = int(self._starts[0, i])
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidText(start + shift + error.start) from None
+            shift += len(text) - (int(self._starts[0, j]) - start)
 
     def _first_changed(self, first: int, behind: int, total: int, new: Ids) -> int:
         """Length of the common prefix of the old IDs and the new ones, ``new`` being put in for ``[first, behind)``."""
@@ -215,8 +260,9 @@ class Rope:
             same += _common_ids(old[inside + same :], self._buffer[behind:total])
         return first + inside + same
 
-    def _install(self, i: int, j: int, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
-        """Put the encoded pieces in the place of chunks ``[i, j)``."""
+    def _install(self, gap: Gap, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
+        """Put the encoded pieces in the place of the gap's chunks."""
+        i, j = gap.i, gap.j
         texts, starts = self._texts, self._starts
         n, m = len(texts), len(texts) + len(pieces) - (j - i)
         chars, tokens = starts
@@ -271,6 +317,40 @@ class Rope:
         """Give memory back when a session has shrunk to a fraction of what it was."""
         if len(self._buffer) > 4 * used + 4096:
             self._adopt(self._buffer[: used + used // 8 + 256].copy())
+
+
+_ANCHORS = 12
+"""Chunks that are looked for in a changed text before the rest is given up; each costs one `str.find`."""
+
+
+def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int) -> list[Gap]:
+    """What turns chunks ``[i, j)`` into ``text[start:end]``, which differ at both ends.
+
+    Several changes at once (a pruned tool result and a new turn) leave whole chunks between them. They are found by
+    trying a chunk here and there, further and further from where the texts part; the run around a found one is kept.
+    """
+    gaps: list[Gap] = []
+    step, tries, k = 1, 0, i
+    while k < j and start < end and tries < _ANCHORS:
+        tries += 1
+        place = text.find(texts[k], start, end) if len(texts[k]) >= SMALL else -1
+        if place < 0:
+            k += step
+            step *= 2
+            continue
+        low = k
+        while low > i and text.endswith(texts[low - 1], start, place):
+            low -= 1
+            place -= len(texts[low])
+        gaps.append(Gap(i, low, text[start:place]))
+        i, start = low, place
+        while i < j and text.startswith(texts[i], start, end):
+            start += len(texts[i])
+            i += 1
+        step, k = 1, i
+    if i < j or start < end or not gaps:
+        gaps.append(Gap(i, j, text[start:end]))
+    return gaps
 
 
 def _common_prefix(a: str, b: str) -> int:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from toktier import files as sources
 from toktier.certificate import Certificate, certify
-from toktier.chunks import ChunkEncoder
+from toktier.chunks import ChunkEncoder, marker_of
 from toktier.engines import admission, fastokens
 from toktier.engines.base import Engine
 from toktier.engines.reference import ReferenceEngine
@@ -121,7 +121,7 @@ class FrozenTokenizer:
     @property
     def encoder(self) -> ChunkEncoder:
         """What a rope needs of this tokenizer."""
-        return ChunkEncoder(self.certificate, self.window, self.reference)
+        return ChunkEncoder(self.certificate, self.window, self.reference, marker_of(self.spec))
 
     def decode(self, ids: Ids) -> str:
         """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""

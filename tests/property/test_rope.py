@@ -42,7 +42,7 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
     new = source.text(rng.choice((0, 1, 2, 5, 40, 300, 1500)))
     start = rng.randint(0, len(text))
     end = min(len(text), start + rng.choice((0, 1, 2, 7, 60, 900)))
-    kind = rng.choice(("append", "append", "edit", "set", "truncate", "replace", "compact"))
+    kind = rng.choice(("append", "append", "edit", "set", "truncate", "replace", "compact", "prune"))
     if kind == "append":
         return rope.append(new), text + new
     if kind == "truncate":
@@ -56,7 +56,11 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
     elif kind == "compact":
         end = rng.randint(start, len(text))
     changed = text[:start] + new + text[end:]
-    splice = rope.set(changed) if kind in ("set", "compact") else rope.replace(start, end, new)
+    if kind == "prune":
+        # a second change in the same request, as when a client prunes its history and goes on
+        at = rng.randint(0, len(changed))
+        changed = changed[:at] + changed[at + rng.choice((0, 1, 30)) :] + source.text(20)
+    splice = rope.set(changed) if kind in ("set", "compact", "prune") else rope.replace(start, end, new)
     return splice, changed
 
 

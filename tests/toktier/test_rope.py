@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.small_bpe import CountingEngine, small_encoder, truth
-from toktier.chunks import LONG, SEAL_MIN, SMALL, TARGET, ChunkEncoder, first_cut, last_cut
+from toktier.chunks import LONG, SEAL_MIN, SMALL, TARGET, ChunkEncoder, first_cut, last_cut, marker_of
 from toktier.errors import InvalidText
 from toktier.reasons import FullEncode
 from toktier.rope import Rope, Splice
@@ -114,6 +114,62 @@ def test_an_edit_in_the_middle_keeps_both_sides() -> None:
     assert splice.kept_suffix > len(old) // 3
     assert splice.first_changed == common(old, rope.ids.tolist())
     assert splice.common == common(list(map(ord, text)), list(map(ord, edited)))
+
+
+def test_several_changes_at_once_keep_what_lies_between() -> None:
+    """A pruned tool result, an edit of the first message and a new turn in one request."""
+    text = prose(21, 80_000)
+    rope = rope_of(text)
+    old = rope.ids.tolist()
+    edited = "tuesday " + text[7:20_000] + "cleared" + text[32_000:60_000] + "x" + text[60_000:] + prose(22, 800)
+    splice = rope.set(edited)
+    check(rope, edited)
+    assert splice.scanned < 8 * TARGET
+    assert splice.first_changed == common(old, rope.ids.tolist())
+    assert splice.full is None
+    splice = rope.set("monday " + edited[8:])
+    check(rope, "monday " + edited[8:])
+    assert splice.scanned < 2 * TARGET
+
+
+def test_moved_text_is_found() -> None:
+    parts = [prose(30 + k, 9000) + "\n" for k in range(4)]
+    rope = rope_of("".join(parts))
+    splice = rope.set("".join([parts[1], parts[0], *parts[2:], "end"]))
+    check(rope, "".join([parts[1], parts[0], *parts[2:], "end"]))
+    assert splice.scanned < 18_000
+
+
+def test_a_surrogate_behind_two_changes_is_placed_in_the_new_text() -> None:
+    text = prose(23, 40_000)
+    rope = rope_of(text)
+    with pytest.raises(InvalidText) as caught:
+        rope.set("much longer than before " + text[5:20_000] + text[25_000:] + "a\ud800")
+    assert caught.value.offset == 24 + 19_995 + 15_000 + 1
+    check(rope, text)
+
+
+def test_chunks_end_before_a_marker_where_the_cuts_allow() -> None:
+    base = small_encoder()
+    encoder = ChunkEncoder(base.rule, base.window, base.reference, marker="<|")
+    message = "<|user\n" + "fox " * 150 + "x<|end \n"
+    text = message * 20
+    pieces = encoder.pieces(text, at_end=True)
+    assert "".join(pieces) == text
+    assert all(piece.startswith("<|user") for piece in pieces[:-1])
+    assert len(pieces) >= 20
+    rope = Rope(encoder)
+    rope.set(text)
+    at = 10 * len(message)
+    splice = rope.set(text[:at] + "<|user\nother<|end \n" + text[at + len(message) :] + message)
+    assert splice.scanned < 2 * len(message)
+    check(rope, text[:at] + "<|user\nother<|end \n" + text[at + len(message) :] + message)
+
+
+def test_the_marker_is_how_most_special_tokens_begin() -> None:
+    tokens = [("<|a|>", True), ("<|b|>", True), ("[x]", True), ("<c>", False), ("<d>", False), ("<e>", False)]
+    assert marker_of({"added_tokens": [{"content": text, "special": special} for text, special in tokens]}) == "<|"
+    assert marker_of({"added_tokens": []}) == marker_of({}) == ""
 
 
 def test_replace_touches_only_its_chunks() -> None:
@@ -225,7 +281,7 @@ def test_many_small_appends_leave_no_crumbs() -> None:
         rope.append(f"{k} fox ")
         text += f"{k} fox "
     check(rope, text)
-    assert chunk_texts(rope) <= 2 * len(text) // SEAL_MIN + 2
+    assert chunk_texts(rope) <= len(text) // SMALL + 2
 
 
 def test_a_clone_is_independent_and_shares_its_strings() -> None:
@@ -320,7 +376,7 @@ def test_random_changes_against_the_full_encode() -> None:
             a, b = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
             if rng.random() < 0.8:
                 b = min(len(text), a + rng.randint(0, 30))
-            match rng.randrange(4):
+            match rng.randrange(5):
                 case 0:
                     splice, text = rope.append(new), text + new
                 case 1:
@@ -328,6 +384,10 @@ def test_random_changes_against_the_full_encode() -> None:
                 case 2:
                     b = max(0, len(text) - rng.randint(0, 2000))
                     splice, text = rope.truncate(b), text[:b]
+                case 3:
+                    c = rng.randint(b, len(text))
+                    text = text[:a] + new + text[b:c] + text[c + 1 :] + "!"
+                    splice = rope.set(text)
                 case _:
                     text = text[:a] + new + text[b:]
                     splice = rope.set(text)
