@@ -62,6 +62,7 @@ class Bypass(StrEnum):
     BATCH_ROUTE = "batch_route"
     # rendering
     TEMPLATE_ERROR = "template_error"
+    CLOCK = "clock"
     NO_TEMPLATE = "no_template"
     RENDERER_NOT_JINJA = "renderer_not_jinja"
     # the model or the upstream
@@ -95,6 +96,7 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.PROMPT_TEXT_ASKED: "the reply is to quote the prompt's text, which an engine given IDs does not have",
     Bypass.BATCH_ROUTE: "batch routes take no IDs",
     Bypass.TEMPLATE_ERROR: "the chat template raised; the engine's own answer is relayed",
+    Bypass.CLOCK: "the template prints the time, and what it prints may change before the engine would print it",
     Bypass.NO_TEMPLATE: "the model has no chat template",
     Bypass.RENDERER_NOT_JINJA: "the engine renders this model with code, not with a Jinja template",
     Bypass.TEXT_MODE_CONFIGURED: "the configuration keeps this model in text mode",

@@ -22,7 +22,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +39,9 @@ from toktier.template_shape import TemplateShape, shape_of
 
 NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The standard names (transformers' ``PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES``)."""
+
+_CLOCK_MARGIN = timedelta(seconds=30)
+"""How far the engine's clock, at the time when it would have rendered, may be from ours."""
 
 _CLASSES_WITHOUT_DEFAULTS = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
 """Tokenizer classes that invent no special token. The others may, where ``tokenizer_config.json`` is silent."""
@@ -99,7 +102,12 @@ def _tojson(
 
 
 def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)  # local time, as transformers
+    """Local time, as transformers. Raises `Unrenderable` where the engine, a little later, may print something else."""
+    now = datetime.now()
+    text = now.strftime(format)
+    if any((now + shift).strftime(format) != text for shift in (-_CLOCK_MARGIN, _CLOCK_MARGIN)):
+        raise Unrenderable(Bypass.CLOCK, "strftime_now")
+    return text
 
 
 def environment() -> ImmutableSandboxedEnvironment:
@@ -204,13 +212,15 @@ class ChatTemplate:
         return self._pick(tools).source
 
     def render(self, request: RenderRequest) -> str:
-        """The prompt text. Raises `TemplateFailure` whatever the template raised."""
+        """The prompt text. Raises `TemplateFailure` whatever the template raised; `Unrenderable` if the clock may show."""
         template = self._pick(request.tools is not None).template
         arguments = {"documents": None, **self.special_tokens, **request.kwargs}
         arguments["messages"] = request.messages
         arguments["tools"] = request.tools
         try:
             return template.render(arguments)
+        except Unrenderable:
+            raise
         except Exception as error:
             # The context is dropped as well: its text may quote the prompt.
             raise TemplateFailure(error) from None

@@ -183,6 +183,39 @@ def test_the_clock_is_local_time() -> None:
     assert one("{{ strftime_now('%Y') }}") in {str(datetime.now().year), str(datetime.now().year - 1)}
 
 
+class Clock(datetime):
+    """A clock that stands still."""
+
+    at = datetime(2026, 7, 26, 23, 59, 29)
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:
+        return cls.at
+
+
+def test_a_date_is_printed_while_the_engine_would_print_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toktier.template.datetime", Clock)
+    assert one("{{ strftime_now('%d %b %Y') }}") == "26 Jul 2026"
+
+
+@pytest.mark.parametrize(
+    ("at", "format"),
+    [
+        (datetime(2026, 7, 26, 23, 59, 31), "%d %b %Y"),
+        (datetime(2026, 7, 27, 0, 0, 29), "%d %b %Y"),
+        (datetime(2026, 7, 26, 12, 0, 0), "%H:%M:%S"),
+    ],
+)
+def test_a_clock_that_may_move_on_before_the_engine_reads_it_bypasses(
+    at: datetime, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toktier.template.datetime", Clock)
+    monkeypatch.setattr(Clock, "at", at)
+    with pytest.raises(Unrenderable) as caught:
+        one(f"{{{{ strftime_now('{format}') }}}}")
+    assert caught.value.bypass is Bypass.CLOCK
+
+
 def test_tools_and_documents_are_none_when_absent() -> None:
     assert one("{{ tools }}{{ documents }}{{ add_generation_prompt }}", add_generation_prompt=True) == "NoneNoneTrue"
 
