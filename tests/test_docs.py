@@ -8,12 +8,25 @@ import pytest
 
 from tests.conftest import ROOT
 from toktier.reasons import BYPASS_HELP, Bypass, Cause, FullEncode, Path
+from tools import docs
 
 
 def rows(document: str) -> dict[str, str]:
     """Two-column table rows of a document: name in backticks -> text."""
     text = (ROOT / "docs" / document).read_text(encoding="utf-8")
     return dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|$", text, re.MULTILINE))
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    for document, marker, content in docs.parts():
+        text = (ROOT / document).read_text(encoding="utf-8")
+        assert docs.replaced(text, marker, content) == text, f"{document} is behind: python -m tools.docs"
+
+
+def test_the_architecture_names_every_module() -> None:
+    table = docs.module_table()
+    for path in ("toktier/rope.py", "toktier/certificate/regex.py", "proxy/api/chat.py", "tools/demo/__main__.py"):
+        assert f"| `{path}` | " in table
 
 
 def test_every_bypass_reason_is_documented_in_the_codes_words() -> None:

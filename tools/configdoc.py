@@ -1,11 +1,6 @@
-"""Writes the table of settings in docs/configuration.md from the classes in proxy/config.py.
-
-python -m tools.configdoc          # rewrites the part between the markers
-"""
+"""The table of settings in docs/configuration.md, from the classes in proxy/config.py."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -13,9 +8,6 @@ from pydantic_core import PydanticUndefined
 from proxy.config import Settings
 from proxy.config_sources import fields
 from proxy.reload import NEEDS_RESTART
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
-BEGIN, END = "<!-- settings: written by tools/configdoc.py -->", "<!-- end of settings -->"
 
 
 def table() -> str:
@@ -44,16 +36,3 @@ def default(model: type[BaseModel], name: str) -> str:
     if isinstance(value, dict):
         return "`{}`"
     return f'`"{value}"`'
-
-
-def page(text: str) -> str:
-    """The page with its table renewed. Raises ValueError when a marker is missing."""
-    head, found, rest = text.partition(BEGIN)
-    _, found_end, tail = rest.partition(END)
-    if not found or not found_end:
-        raise ValueError(f"{PAGE.name} lacks the markers")
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")

@@ -1,12 +1,21 @@
-"""Regenerate the tables in the documents that the code owns: ``python -m tools.docs``."""
+"""Regenerates the parts of the documents that the code or a measurement owns: ``python -m tools.docs``.
+
+The parts stand between markers; `tests/test_docs.py` fails where a document is behind.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 from toktier.reasons import BYPASS_HELP
+from tools.bench import records
+from tools.configdoc import table as settings_table
 
-BEGIN, END = "<!-- bypass table: python -m tools.docs -->", "<!-- end -->"
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = "docs/bench/repair.json"
+_ROOMS = ("toktier", "proxy", "tools")
 
 
 def bypass_table() -> str:
@@ -15,11 +24,50 @@ def bypass_table() -> str:
     return "\n".join(lines)
 
 
+def module_table() -> str:
+    """One row a module: its path and the first sentence of its docstring."""
+    rows = ["| module | what it holds |", "|---|---|"]
+    for room in _ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            sentence = _first_sentence(path)
+            if sentence:
+                rows.append(f"| `{path.relative_to(ROOT).as_posix()}` | {sentence} |")
+    return "\n".join(rows)
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".:").replace("``", "`").replace("|", "\\|")
+
+
+def bench_table() -> str:
+    """The rows of the committed measurement."""
+    return records.table(records.read(ROOT / BENCH)).strip()
+
+
+def parts() -> Iterator[tuple[str, str, str]]:
+    """(document, marker, content) of every generated part."""
+    yield "docs/bypass.md", "bypass table", bypass_table()
+    yield "docs/architecture.md", "modules", module_table()
+    yield "docs/configuration.md", "settings", settings_table()
+    yield "README.md", "bench repair", bench_table()
+
+
+def replaced(text: str, marker: str, content: str) -> str:
+    """``text`` with ``content`` between the markers. Raises ValueError where they are missing."""
+    begin, end = f"<!-- {marker}: python -m tools.docs -->", "<!-- end -->"
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise ValueError(f"no part {marker!r}")
+    return f"{head}{begin}\n{content}\n{end}{tail}"
+
+
 def main() -> None:
-    page = FilePath(__file__).resolve().parent.parent / "docs" / "bypass.md"
-    text = page.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN, 1)
-    page.write_text(head + BEGIN + "\n" + bypass_table() + "\n" + END + rest.split(END, 1)[1], encoding="utf-8")
+    for document, marker, content in parts():
+        page = ROOT / document
+        page.write_text(replaced(page.read_text(encoding="utf-8"), marker, content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from toktier.tokenizer import FrozenTokenizer, embedded
 
 from toktier.rope import Rope
+from toktier.tokenizer import FrozenTokenizer, embedded
 from tools.bench.records import OURS, Record, record
 from tools.bench.texts import corpus
 
