@@ -212,7 +212,7 @@ class ChatTemplate:
         return self._pick(tools).source
 
     def render(self, request: RenderRequest) -> str:
-        """The prompt text. Raises `TemplateFailure` whatever the template raised; `Unrenderable` if the clock may show."""
+        """The prompt text. Raises `TemplateFailure`, whatever the template raised, or `Unrenderable` (the clock)."""
         template = self._pick(request.tools is not None).template
         arguments = {"documents": None, **self.special_tokens, **request.kwargs}
         arguments["messages"] = request.messages
