@@ -1,7 +1,8 @@
 """Ropes against the reference's full encode: real tokenizers, hostile text, random changes.
 
-Invariants checked after each change: the IDs are the reference's, the first changed index is exact, the text is the
-text. And in total, that most changes were repairs: a rope that encodes in full each time would pass all the rest.
+Invariants checked after each change: the IDs are the reference's, every seam is a certified cut of the text as it now
+is, the first changed index is exact, the text is the text. And in total, that most changes were repairs: a rope that
+encodes in full each time would pass all the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import data_path
-from tests.support.hostile import Hostile
+from tests.support.hostile import MARKS, Hostile
+from tests.support.tokenizer_files import CACHE
 from toktier.chunks import TARGET
 from toktier.rope import Rope, Splice
 from toktier.tokenizer import FrozenTokenizer
@@ -32,8 +34,8 @@ class Account:
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
-def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrozenTokenizer:
-    return FrozenTokenizer.load(data_path("tokenizers", request.param))
+def tokenizer(request: pytest.FixtureRequest) -> FrozenTokenizer:
+    return FrozenTokenizer.load(data_path("tokenizers", request.param), cache_dir=CACHE)
 
 
 def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
@@ -42,7 +44,11 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
     new = source.text(rng.choice((0, 1, 2, 5, 40, 300, 1500)))
     start = rng.randint(0, len(text))
     end = min(len(text), start + rng.choice((0, 1, 2, 7, 60, 900)))
-    kind = rng.choice(("append", "append", "edit", "set", "truncate", "replace", "compact", "prune"))
+    kind = (
+        "append"
+        if not text
+        else rng.choice(("append", "append", "edit", "set", "truncate", "replace", "compact", "prune", "seam", "seam"))
+    )
     if kind == "append":
         return rope.append(new), text + new
     if kind == "truncate":
@@ -53,6 +59,11 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
         start = min(start, max(0, len(text) - 1))
         end = min(len(text), start + 1)
         new = source.text(1)
+    elif kind == "seam":
+        # beside or on a seam between chunks, where a mark may compose with what stands there
+        start = max(0, min(len(text), rng.choice(seams(rope)) + rng.choice((-1, 0, 1, 1, 1))))
+        end = min(len(text), start + rng.choice((0, 1)))
+        new = rng.choice((rng.choice(MARKS), rng.choice(MARKS), "", source.text(1)))
     elif kind == "compact":
         end = rng.randint(start, len(text))
     changed = text[:start] + new + text[end:]
@@ -62,6 +73,10 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
         changed = changed[:at] + changed[at + rng.choice((0, 1, 30)) :] + source.text(20)
     splice = rope.set(changed) if kind in ("set", "compact", "prune") else rope.replace(start, end, new)
     return splice, changed
+
+
+def seams(rope: Rope) -> list[int]:
+    return rope._starts[0, : len(rope._texts)].tolist()
 
 
 def shared(old: np.ndarray, new: np.ndarray) -> int:
@@ -91,6 +106,7 @@ def test_ropes_equal_the_full_encode(tokenizer: FrozenTokenizer) -> None:
             assert np.array_equal(rope.ids, new), place
             assert splice.first_changed == shared(old, new), place
             assert rope.chars == len(text), place
+            assert all(tokenizer.certificate.is_cut(text, seam) for seam in seams(rope)[1:]), place
             old = new
             account.large += len(text) > 20_000
             if long_enough:

@@ -43,6 +43,8 @@ def check(rope: Rope, text: str) -> None:
     assert rope.chars == len(text)
     assert rope.ids.tolist() == truth(text)
     sizes = [len(chunk) for chunk in rope._texts]
+    rule = rope._encoder.rule
+    assert rule is None or all(rule.is_cut(text, int(seam)) for seam in rope._starts[0, 1 : len(sizes)]), "invariant 2"
     assert all(max(a, b) >= SMALL for a, b in pairwise(sizes[:-1])), "two small neighbours"
     starts = np.concatenate([[0], np.cumsum(sizes)])
     assert rope._starts[0, : len(sizes) + 1].tolist() == starts.tolist()

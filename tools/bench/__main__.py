@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from tools.bench import records, repair
 
 
@@ -22,7 +20,7 @@ def main() -> None:
     if arguments.command == "repair":
         rows = repair.run(arguments.sizes)
         records.write(arguments.json, rows)
-        Console().print(records.table(rows), markup=False)
+        print(records.table(rows))
     else:
         print(records.table([row for file in arguments.files for row in records.read(file)]))
 
