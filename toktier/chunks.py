@@ -4,8 +4,9 @@ A cut rule speaks about pairs: ``is_cut(text, i)`` depends on ``text[i-1]``, ``t
 normalizer, ``text[i+1]`` (lemmas 1 to 5 of `docs/proof.md`). So a window of three characters is enough to ask; where
 the third is needed and not in the window, the answer is "no".
 
-Sizes (measured, see `docs/log.md`): an append re-encodes what stands behind the last seal, so the last seal is put as
-near to the end as the cuts allow; a chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`.
+Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
+allow. A chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`: at 4M characters of one width
+these comparisons took 2.7, 1.3 and 0.6 ms with chunks of 1,000, 2,000 and 4,000 characters, and an edit costs a chunk.
 """
 
 from __future__ import annotations
