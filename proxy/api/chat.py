@@ -36,12 +36,6 @@ HINTS = ("x-session-id", "session-id", "session_id", "x-session-affinity", "x-cl
 """Headers in which agents name their session; else the body's ``prompt_cache_key`` is asked. A hint only: one value may
 carry several conversations."""
 _ERROR_BODY = 64 << 10
-_MEANT_FIELD = {
-    "vllm": b"prompt_token_ids",
-    "sglang": b"input_ids",
-    "trtllm": b"prompt_token_ids",
-    "dynamo": b"token_data",
-}
 
 
 async def chat(exchange: Exchange) -> web.StreamResponse:
