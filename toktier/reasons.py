@@ -27,7 +27,6 @@ class Cause(StrEnum):
     MESSAGES_EDITED = "messages_edited"
     TOOLS_CHANGED = "tools_changed"
     TEMPLATE_HISTORY_REWRITE = "template_history_rewrite"
-    TEMPLATE_VS_MODEL = "template_vs_model"
 
 
 class FullEncode(StrEnum):
