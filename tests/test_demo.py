@@ -100,7 +100,12 @@ def children(parent: int) -> set[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process table")
 def test_ctrl_c_ends_its_own_processes() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools.demo"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "tools.demo"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # a shell that runs the tests in the background has set the signal to be ignored, and that is inherited
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     started: set[int] = set()
     deadline = time.monotonic() + 120
