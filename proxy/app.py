@@ -258,16 +258,25 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return errors.from_status(error.status).response()
 
 
+def _closing(close: Callable[[], None]) -> Callable[[web.Application], Awaitable[None]]:
+    async def closed(_app: web.Application) -> None:
+        close()
+
+    return closed
+
+
 RELOAD: web.AppKey[Callable[[Settings], Awaitable[list[str]]]] = web.AppKey("reload", Callable)  # type: ignore[arg-type]
 CORE: web.AppKey[Core] = web.AppKey("core", Core)
 
 
 def create_app(settings: Settings, load: LoadTier | None = None) -> web.Application:
     """The application. ``load`` makes a model's tier. Raises OSError or `proxy.tenants.KeyFileError`."""
+    loader = None
     if load is None:
-        from proxy.loading import load_tier
+        from proxy.loading import Loader
 
-        load = load_tier
+        loader = Loader()
+        load = loader.load
     core = Core(settings, load)
     app = web.Application(
         handler_args={
@@ -280,6 +289,8 @@ def create_app(settings: Settings, load: LoadTier | None = None) -> web.Applicat
     app[CORE] = core
     app[RELOAD] = core.reload
     app.cleanup_ctx.append(core.run)
+    if loader is not None:
+        app.on_shutdown.append(_closing(loader.close))
     app.on_response_prepare.append(_plain_headers)
     app.router.add_route("*", "/{path:.*}", core.dispatch, expect_handler=_defer_expectation)
     app.middlewares.append(_json_errors)

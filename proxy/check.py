@@ -16,7 +16,7 @@ import aiohttp
 
 from proxy.config import Model, Settings, Upstream
 from proxy.config_checks import warnings
-from proxy.loading import load_tier
+from proxy.loading import Loader
 from proxy.registry import CannotLoad
 from toktier.reasons import BYPASS_HELP, Bypass
 from toktier.sessions import SessionStore
@@ -54,6 +54,9 @@ class ModelReport:
     certificate_digest: str | None = None
     certificate_refusal: str | None = None
     template_digest: str | None = None
+    parity: str | None = None
+    """What the comparison with transformers found (`toktier.parity.Outcome`); ``parity_detail`` says it in words."""
+    parity_detail: str | None = None
     load_s: float | None = None
 
     @property
@@ -128,7 +131,7 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
         return report
     start = time.perf_counter()
     try:
-        loaded = load_tier(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
+        loaded = Loader().load(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
     except CannotLoad as error:
         report.bypass, report.detail = error.reason, error.detail
         return report
@@ -140,6 +143,8 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
     report.window_engine = f"{tokenizer.window.name} {tokenizer.window.version}"
     report.window_refusal = tokenizer.window_refusal
     report.template_digest = template.digest
+    if loaded.parity is not None:
+        report.parity, report.parity_detail = loaded.parity.outcome.value, loaded.parity.detail
     report.certified = tokenizer.certificate is not None
     if tokenizer.certificate is not None:
         report.certificate_digest = tokenizer.certificate.digest

@@ -53,6 +53,8 @@ def _model(model: ModelReport, out: Console) -> None:
         lines.append(("certificate", certificate))
         refusal = f" ({model.window_refusal})" if model.window_refusal else ""
         lines.append(("encoder", f"{model.window_engine}{refusal}"))
+    if model.parity is not None:
+        lines.append(("parity", f"{model.parity_detail} ({model.parity})"))
     if model.template_digest is not None:
         lines.append(("template", f"{model.template_digest[:16]}, profile {model.profile}"))
     for label, text in lines:

@@ -101,7 +101,9 @@ class Server(Section):
     inline_below_bytes: int = Field(
         16_384, ge=0, description="bodies below this size are prepared on the event loop itself, without a thread"
     )
-    cache_dir: File = Field(Path("~/.cache/toktier"), description="folder for derived certificates; safe to delete")
+    cache_dir: File = Field(
+        Path("~/.cache/toktier"), description="folder for derived certificates and verdicts; safe to delete"
+    )
 
     @property
     def threads(self) -> int:

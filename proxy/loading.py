@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import structlog
 
 from proxy.config import EMBEDDED_TOKENIZER, Model, Server
 from proxy.registry import CannotLoad, Loaded
+from toktier import files as sources
 from toktier.errors import TokTierError
+from toktier.parity import Comparison, Outcome, Parity
 from toktier.profiles import base
 from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
@@ -16,27 +23,77 @@ from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier
-from toktier.tokenizer import FrozenTokenizer, embedded
+from toktier.tokenizer import EMBEDDED, FrozenTokenizer, engine_versions
+
+_log = structlog.get_logger("toktier.loading")
 
 PADDING = 4096
 """Engines pad embeddings, so IDs a little over the tokenizer's own are valid there. Where no ``config.json`` says how
 many, the bound is the next multiple of this (known paddings: 0 to 1,069)."""
 
 
-def load_tier(name: str, model: Model, server: Server, store: SessionStore) -> Loaded:
-    """The tier of a model with a tokenizer. Raises `CannotLoad`."""
-    assert model.tokenizer is not None
-    try:
-        if model.tokenizer == EMBEDDED_TOKENIZER:
-            tokenizer = embedded(cache_dir=server.cache_dir)
-        else:
-            tokenizer = FrozenTokenizer.load(model.tokenizer, revision=model.revision, cache_dir=server.cache_dir)
-    except (TokTierError, OSError) as error:
-        raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
-    return assemble(name, model, tokenizer, store)
+class Loader:
+    """Makes tiers, one at a time, in any thread. `close` ends what it started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._comparison: Comparison | None = None
+
+    def load(self, name: str, model: Model, server: Server, store: SessionStore) -> Loaded:
+        """The tier of a model with a tokenizer, compared with transformers on the way. Raises `CannotLoad`."""
+        assert model.tokenizer is not None
+        source = EMBEDDED if model.tokenizer == EMBEDDED_TOKENIZER else model.tokenizer
+        try:
+            read = sources.read(source, revision=model.revision)
+            with self._compared(read, server.cache_dir) as comparison:
+                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir)
+                parity = comparison.result(tokenizer.reference)
+        except (TokTierError, OSError) as error:
+            raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
+        _report(name, tokenizer, parity)
+        if parity.outcome is Outcome.DIFFERENT:
+            raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
+        return assemble(name, model, tokenizer, store, parity)
+
+    def close(self) -> None:
+        """End a comparison that is running. From any thread; nothing is waited for."""
+        with self._lock:
+            self._closed = True
+            if self._comparison is not None:
+                self._comparison.stop()
+
+    @contextmanager
+    def _compared(self, read: sources.TokenizerFiles, cache_dir: Path) -> Iterator[Comparison]:
+        # It needs only the files and a core of its own, so it goes first and the load runs beside it.
+        with Comparison(read, read.digest(engine_versions()), cache_dir=cache_dir) as comparison:
+            with self._lock:
+                self._comparison = comparison
+                if self._closed:
+                    comparison.stop()
+            try:
+                yield comparison
+            finally:
+                with self._lock:
+                    self._comparison = None
 
 
-def assemble(name: str, model: Model, tokenizer: FrozenTokenizer, store: SessionStore) -> Loaded:
+def _report(name: str, tokenizer: FrozenTokenizer, parity: Parity) -> None:
+    loud = {Outcome.DIFFERENT: _log.error, Outcome.FAILED: _log.warning}
+    say = loud.get(parity.outcome, _log.info)
+    say(
+        "tokenizer_parity",
+        model=name,
+        digest=tokenizer.digest,
+        outcome=parity.outcome.value,
+        detail=parity.detail,
+        from_cache=parity.from_cache,
+    )
+
+
+def assemble(
+    name: str, model: Model, tokenizer: FrozenTokenizer, store: SessionStore, parity: Parity | None = None
+) -> Loaded:
     """The tier of a model whose tokenizer is loaded. Raises `CannotLoad`."""
     profile: base.EngineProfile = SglangProfile() if model.profile == "sglang" else VllmProfile()
     renderer = profile.renderer_of(tokenizer.files, tokenizer.config)
@@ -55,7 +112,7 @@ def assemble(name: str, model: Model, tokenizer: FrozenTokenizer, store: Session
     )
     size = model.vocab_size or _vocab_size(tokenizer.files, tokenizer.vocab_size)
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
-    return Loaded(ModelTier(name, tokenizer, template, profile, settings, store, size), size, versions)
+    return Loaded(ModelTier(name, tokenizer, template, profile, settings, store, size), size, versions, parity)
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

@@ -23,6 +23,7 @@ from proxy.upstream import Upstream
 from toktier.reasons import Bypass
 
 if TYPE_CHECKING:
+    from toktier.parity import Parity
     from toktier.tier import Prepared
 
 _log = structlog.get_logger("toktier.registry")
@@ -53,6 +54,8 @@ class Loaded:
     vocab_size: int
     versions: Mapping[str, str]
     """Of the encoding engines, by name."""
+    parity: Parity | None = None
+    """What the comparison with transformers found; None where there was none."""
 
 
 class CannotLoad(Exception):

@@ -1,34 +1,41 @@
 """Runs by itself in another process: `AutoTokenizer` on a folder, as an engine loads it.
 
-    python -P parity_worker.py FOLDER < texts.json > ids.json
+    python -P parity_worker.py FOLDER TEXTS.json IDS.json
 
-It imports nothing of TokTier. Input: a JSON list of texts. Output: ``{"version": ..., "ids": [[...], ...]}`` or
-``{"error": ...}``.
+It imports nothing of TokTier. TEXTS: a JSON list of texts. IDS, which it writes: ``{"version": ..., "ids": [[...]]}``
+or ``{"error": ...}``. Nothing comes by standard input; its end says that whoever asked is gone, and ends this too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
+import threading
+from pathlib import Path
+
+
+def _end_with_the_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)
 
 
 def main() -> None:
-    texts = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        answer: dict[str, object]
-        try:
-            import transformers
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    folder, texts, out = sys.argv[1:]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    answer: dict[str, object]
+    try:
+        import transformers
 
-            tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)
-            ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-            assert all(type(row) is list for row in ids), "encode() returned something other than lists"
-            answer = {"version": transformers.__version__, "ids": ids}
-        except Exception as error:  # whatever it is, it is the answer
-            answer = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answer, sys.stdout)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in json.loads(Path(texts).read_text("utf-8"))]
+        assert all(type(row) is list for row in ids), "encode() returned something other than lists"
+        answer = {"version": transformers.__version__, "ids": ids}
+    except Exception as error:  # whatever it is, it is the answer
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    Path(out).write_text(json.dumps(answer), "utf-8")
+    os._exit(0)  # what transformers leaves to be taken apart is not waited for
 
 
 if __name__ == "__main__":

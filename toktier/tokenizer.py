@@ -71,8 +71,14 @@ class FrozenTokenizer:
         latter. ``cache_dir`` keeps verdicts and probed sets between loads; ``window=False`` leaves the window engine
         out. Raises `UnusableFile`.
         """
+        return cls.from_files(sources.read(source, revision=revision), cache_dir=cache_dir, window=window)
+
+    @classmethod
+    def from_files(
+        cls, read: sources.TokenizerFiles, *, cache_dir: Path | None = None, window: bool = True
+    ) -> FrozenTokenizer:
+        """As `load`, for files that are read already."""
         started = time.perf_counter()
-        read = sources.read(source, revision=revision)
         digest = read.digest(engine_versions())
         text = _decode(read)
         config = read.json("tokenizer_config.json")

@@ -147,6 +147,8 @@ def test_check_of_the_shipped_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "model Qwen/Qwen3-8B on gpu: repair" in text
     assert f"certificate yes, {model['certificate_digest'][:16]}" in text
     assert "not asked (--probe)" in text
+    assert model["parity"] == "equal"
+    assert f"{model['parity_detail']} (equal)" in text
     assert text.endswith("\nok\n")
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.config import Model, Server
-from proxy.loading import PADDING, _vocab_size, assemble, load_tier
-from proxy.registry import CannotLoad
+from proxy.loading import PADDING, Loader, _vocab_size, assemble
+from proxy.registry import CannotLoad, Loaded
+from tests.conftest import data_path
 from tests.support.models import qwen3
 from tests.support.reference import Reference
+from tests.support.tokenizer_files import small_spec, write
+from toktier import parity, tokenizer
+from toktier.errors import Refusal
+from toktier.parity import Outcome
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
+
+STORE = SessionStore(1 << 20)
+needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello 你好"}]}
 
@@ -59,9 +71,88 @@ def test_a_template_of_the_operators(tmp_path: Path) -> None:
 def test_what_cannot_be_loaded_says_why(tmp_path: Path, changes: dict[str, Any], reason: Bypass, final: bool) -> None:
     model = Model(upstream="e", **changes)
     with pytest.raises(CannotLoad) as caught:
-        load_tier("m", model, Server(cache_dir=tmp_path), SessionStore(1 << 20))
+        Loader().load("m", model, Server(cache_dir=tmp_path), SessionStore(1 << 20))
     assert (caught.value.reason, caught.value.final) == (reason, final)
     assert caught.value.detail
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the certificate and the window engine, which cost seconds and have no part here."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refusal("not under test", "here")
+
+    monkeypatch.setattr(tokenizer, "certify", refuse)
+    monkeypatch.setattr(tokenizer.fastokens, "usable_version", lambda: False)
+
+
+def load(model: Model, cache: Path, loader: Loader | None = None) -> tuple[Loaded | CannotLoad, dict[str, Any]]:
+    """What loading gave, and the line that it logged about the comparison with transformers."""
+    with capture_logs() as lines:
+        try:
+            got: Loaded | CannotLoad = (loader or Loader()).load("m", model, Server(cache_dir=cache), STORE)
+        except CannotLoad as error:
+            got = error
+    (line,) = (line for line in lines if line["event"] == "tokenizer_parity")
+    return got, line
+
+
+@needs_transformers
+@pytest.mark.usefixtures("bare")
+def test_a_tokenizer_that_transformers_reads_otherwise_is_not_served(tmp_path: Path) -> None:
+    model = Model(upstream="e", tokenizer=str(data_path("tokenizers", "llama2")))
+    for from_cache in (False, True):
+        got, line = load(model, tmp_path)
+        assert isinstance(got, CannotLoad)
+        assert (got.reason, got.final) == (Bypass.TOKENIZER_MISMATCH, True)
+        assert re.search(r"transformers \S+ differs on \d+ of \d+ probe texts", got.detail)
+        assert (line["log_level"], line["outcome"], line["from_cache"]) == ("error", "different", from_cache)
+
+
+@needs_transformers
+@pytest.mark.usefixtures("bare")
+def test_a_tokenizer_that_transformers_reads_alike_is_served(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    folder = write(tmp_path / "model", small_spec(), tokenizer_config=config)
+    model = Model(upstream="e", tokenizer=str(folder), chat_template=template)
+    for from_cache in (False, True):
+        got, line = load(model, tmp_path / "cache")
+        assert isinstance(got, Loaded)
+        assert got.parity is not None
+        assert got.parity.outcome is Outcome.EQUAL
+        assert (line["log_level"], line["outcome"], line["from_cache"]) == ("info", "equal", from_cache)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(("outcome", "level"), [("not_installed", "info"), ("failed", "warning")])
+def test_what_is_not_known_is_said_and_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str, level: str
+) -> None:
+    monkeypatch.setattr(parity, "transformers_version", lambda: None if outcome == "not_installed" else "1")
+    monkeypatch.setattr(parity, "WORKER", tmp_path / "absent.py")
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}")
+    model = Model(upstream="e", tokenizer=str(write(tmp_path / "model", small_spec())), chat_template=template)
+    got, line = load(model, tmp_path / "cache")
+    assert isinstance(got, Loaded)
+    assert (line["log_level"], line["outcome"], line["from_cache"]) == (level, outcome, False)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_closed_loader_waits_for_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(parity, "transformers_version", lambda: "1")
+    monkeypatch.setattr(parity, "WORKER", worker)
+    loader = Loader()
+    threading.Timer(0.5, loader.close).start()
+    model = Model(upstream="e", tokenizer=str(write(tmp_path / "model", small_spec())))
+    for _ in range(2):  # closed while it waits, and closed before
+        _, line = load(model, tmp_path / "cache", loader)
+        assert (line["outcome"], line["detail"]) == ("failed", "it was stopped")
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:

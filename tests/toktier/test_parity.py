@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import lzma
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from tests.conftest import data_path
-from tests.support.tokenizer_files import CACHE, small_spec, write
-from toktier import parity
-from toktier import tokenizer as tokenizer_module
-from toktier.errors import Refusal
-from toktier.parity import Outcome, compare_with_transformers, probes
-from toktier.tokenizer import EMBEDDED, FrozenTokenizer
+from tests.support.tokenizer_files import small_spec, write
+from toktier import files, parity
+from toktier.engines.reference import ReferenceEngine
+from toktier.parity import Comparison, Outcome, Parity
+from toktier.parity_texts import PROBES, probes
+from toktier.tokenizer import EMBEDDED
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 
 CONFIG: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-@pytest.fixture(autouse=True)
-def uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A certificate costs seconds and has no part in this."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise Refusal("not under test", "here")
-
-    monkeypatch.setattr(tokenizer_module, "certify", refuse)
+def compare(path: Path, **options: Any) -> Parity:
+    """The comparison on the files at ``path``, without the certificate and the window engine, which have no part."""
+    read = files.read(path)
+    with Comparison(read, read.digest(["v1"]), **options) as comparison:
+        return comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())))
 
 
-def load(path: Path) -> FrozenTokenizer:
-    return FrozenTokenizer.load(path, cache_dir=CACHE, window=False)
+def texts_of(path: Path) -> list[str]:
+    return list(probes(files.read(path)))
 
 
 def added(content: str, **flags: bool) -> dict[str, Any]:
@@ -43,17 +46,17 @@ def added(content: str, **flags: bool) -> dict[str, Any]:
 
 
 def test_the_embedded_tokenizer_agrees() -> None:
-    found = compare_with_transformers(load(EMBEDDED))
+    found = compare(EMBEDDED)
     assert found.outcome is Outcome.EQUAL, found
     assert found.different == ()
 
 
 def test_llama_2_differs() -> None:
     """transformers builds its own normalizer for this class and does not put a space before a segment."""
-    tokenizer = load(data_path("tokenizers", "llama2"))
-    found = compare_with_transformers(tokenizer)
+    path = data_path("tokenizers", "llama2")
+    found = compare(path)
     assert found.outcome is Outcome.DIFFERENT
-    texts = list(probes(tokenizer))
+    texts = texts_of(path)
     assert " leading space" in [texts[i] for i in found.different]
 
 
@@ -68,11 +71,11 @@ def test_llama_2_differs() -> None:
     ids=["token that tokenizer.json lacks", "named token", "other flags", "special_tokens_map.json"],
 )
 def test_added_tokens_outside_tokenizer_json_are_noticed(tmp_path: Path, config: Any, small: Any) -> None:
-    tokenizer = load(write(tmp_path, small_spec(), tokenizer_config=config, **small))
-    found = compare_with_transformers(tokenizer)
+    path = write(tmp_path, small_spec(), tokenizer_config=config, **small)
+    found = compare(path)
     assert found.outcome is Outcome.DIFFERENT, found
     assert found.different
-    assert all("<|" in list(probes(tokenizer))[i] for i in found.different)
+    assert all("<|" in texts_of(path)[i] for i in found.different)
 
 
 def test_truncation_and_padding_in_the_file_make_no_difference(tmp_path: Path) -> None:
@@ -81,40 +84,90 @@ def test_truncation_and_padding_in_the_file_make_no_difference(tmp_path: Path) -
     packed = write(tmp_path, spec, tokenizer_config=CONFIG)
     (packed / "tokenizer.json.xz").write_bytes(lzma.compress((packed / "tokenizer.json").read_bytes()))
     (packed / "tokenizer.json").unlink()
-    found = compare_with_transformers(load(packed))
+    found = compare(packed)
     assert found.outcome is Outcome.EQUAL, found
 
 
 def test_what_transformers_cannot_load(tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["custom.Tokenizer", None]}}
-    found = compare_with_transformers(load(write(tmp_path, small_spec(), tokenizer_config=config)))
+    found = compare(write(tmp_path, small_spec(), tokenizer_config=config), cache_dir=tmp_path / "cache")
     assert found.outcome is Outcome.FAILED
     assert "AutoTokenizer could not be used" in found.detail
-
-
-def test_files_that_changed_since_the_load(tmp_path: Path) -> None:
-    tokenizer = load(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "x": 1}))
-    found = compare_with_transformers(tokenizer)
-    assert found.outcome is Outcome.FAILED
-    assert "have changed" in found.detail
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_worker_that_does_not_end(tmp_path: Path) -> None:
-    tokenizer = load(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
-    assert compare_with_transformers(tokenizer, timeout_s=0.05).outcome is Outcome.FAILED
+    found = compare(write(tmp_path, small_spec(), tokenizer_config=CONFIG), timeout_s=0.05, cache_dir=tmp_path / "c")
+    assert found.outcome is Outcome.FAILED
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_worker_that_is_stopped_or_left(tmp_path: Path) -> None:
+    read = files.read(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
+    with Comparison(read, "d") as comparison:
+        process = comparison._process
+        assert process is not None
+        threading.Timer(0.2, comparison.stop).start()
+        found = comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())))
+    assert (found.outcome, found.detail) == (Outcome.FAILED, "it was stopped")
+    with Comparison(read, "d") as comparison:
+        process = comparison._process
+        scratch = comparison._scratch
+        assert process is not None
+        assert scratch is not None
+    assert process.returncode is not None
+    assert not Path(scratch.name).exists()
+
+
+def test_the_worker_ends_with_who_asked(tmp_path: Path) -> None:
+    """Even where nothing could tell it: the other end of its standard input closes."""
+    command = [sys.executable, "-P", str(parity.WORKER), "no-folder", os.devnull, str(tmp_path / "ids.json")]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert worker.stdin is not None
+    worker.stdin.close()
+    assert worker.wait(30) == 1
+    assert not (tmp_path / "ids.json").exists()
 
 
 def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = load(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
-    monkeypatch.setattr(parity.importlib.util, "find_spec", lambda _: None)
-    assert compare_with_transformers(tokenizer).outcome is Outcome.NOT_INSTALLED
+    def absent(_: str) -> str:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", absent)
+    found = compare(write(tmp_path, small_spec(), tokenizer_config=CONFIG), cache_dir=tmp_path / "cache")
+    assert found.outcome is Outcome.NOT_INSTALLED
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("config", [CONFIG, {**CONFIG, "eos_token": "<|end|>"}], ids=["equal", "different"])
+def test_a_verdict_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> None:
+    path = write(tmp_path / "model", small_spec(), tokenizer_config=config)
+    cache = tmp_path / "cache"
+    first = compare(path, cache_dir=cache)
+    assert not first.from_cache
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", None)  # no process is needed
+        again = compare(path, cache_dir=cache)
+    assert again == replace(first, from_cache=True)
+
+    (path / "vocab.json").write_text("{}")  # read by transformers only
+    assert not compare(path, cache_dir=cache).from_cache
+    for kept in cache.iterdir():
+        kept.write_text('{"outcome": "failed", "detail": "", "different": []}')
+    assert compare(path, cache_dir=cache) == first
+
+
+def test_a_verdict_is_of_one_version_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = files.read(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
+    keys = {parity._key(read, "d", "1"), parity._key(read, "e", "1"), parity._key(read, "d", "2")}
+    monkeypatch.setattr(parity, "REVISION", parity.REVISION + 1)
+    keys.add(parity._key(read, "d", "1"))
+    assert len(keys) == 4
 
 
 def test_the_probe_set_covers_every_literal_of_every_file(tmp_path: Path) -> None:
     config = {"added_tokens_decoder": {"1": added("<A>")}, "eos_token": added("<B>"), "extra_special_tokens": ["<C>"]}
     small = {"special_tokens_map": {"x_token": "<D>"}, "added_tokens": {"<E>": 9}}
-    tokenizer = load(write(tmp_path, small_spec(), tokenizer_config=config, **small))
-    text = "".join(probes(tokenizer))
+    text = "".join(texts_of(write(tmp_path, small_spec(), tokenizer_config=config, **small)))
     assert all(literal in text for literal in ("<A>", "<B>", "<C>", "<D>", "<E>", "<|im_start|>"))
-    assert len(parity.PROBES) >= 50
+    assert len(PROBES) >= 50

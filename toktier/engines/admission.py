@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers.pre_tokenizers import ByteLevel
 
+from toktier import kept
 from toktier.engines.admission_texts import code_point_blocks, texts
 from toktier.ids import Ids
 
@@ -142,36 +141,21 @@ def split_probe(spec: Mapping[str, Any]) -> str | None:
 
 def load_verdict(cache_dir: Path | None, digest: str) -> Verdict | None:
     """The verdict kept for the tokenizer ``digest``, if there is a readable one."""
-    if cache_dir is None:
-        return None
+    value = kept.load(cache_dir, f"window-{digest}")
     try:
-        kept: Mapping[str, Any] = json.loads(_file(cache_dir, digest).read_bytes())
-        if kept["revision"] != REVISION or kept["digest"] != digest:
+        if value["revision"] != REVISION or value["digest"] != digest:
             return None
-        return Verdict(kept["refusal"], frozenset(chr(point) for point in kept["unsafe"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Verdict(value["refusal"], frozenset(chr(point) for point in value["unsafe"]))
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def store_verdict(cache_dir: Path | None, digest: str, verdict: Verdict) -> None:
     """Keeps the verdict; a folder that cannot be written costs the next load a self-test, nothing else."""
-    if cache_dir is None:
-        return
-    kept = {
+    value = {
         "revision": REVISION,
         "digest": digest,
         "refusal": verdict.refusal,
         "unsafe": sorted(map(ord, verdict.unsafe)),
     }
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=cache_dir)
-        with os.fdopen(handle, "w") as file:
-            json.dump(kept, file)
-        Path(name).replace(_file(cache_dir, digest))
-    except OSError:
-        return
-
-
-def _file(cache_dir: Path, digest: str) -> Path:
-    return cache_dir / f"window-{digest}.json"
+    kept.store(cache_dir, f"window-{digest}", value)
