@@ -161,7 +161,13 @@ class SessionStore:
             with base.lock:
                 shared = common_prefix(base.messages, fingerprint.messages)
                 if shared == len(base.messages) and base.tools == fingerprint.tools:
-                    yield self._lease(base, base.rope, shared, base, fingerprint)
+                    try:
+                        yield self._lease(base, base.rope, shared, base, fingerprint)
+                    except BaseException:
+                        # The request may have failed after its change: its text is then in the rope, and has to count.
+                        with self._lock:
+                            self._weigh(base)
+                        raise
                     return
                 copy = self._detached(base.rope.clone(), base, fingerprint)
             yield copy
@@ -262,6 +268,13 @@ class SessionStore:
         for order in (self._all, own):
             order[session] = None
             order.move_to_end(session)
+        self._weigh(session)
+
+    def _weigh(self, session: Session) -> None:
+        """Count what the session holds now, and make room for it."""
+        if not session.alive:
+            return
+        tenant = session.group.tenant
         nbytes = session.rope.nbytes + MESSAGE_BYTES * len(session.messages)
         self.nbytes += nbytes - session.nbytes
         self._tenant_bytes[tenant] = self._tenant_bytes.get(tenant, 0) + nbytes - session.nbytes

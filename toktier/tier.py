@@ -1,7 +1,7 @@
 """One model: from a chat-completion body to the token IDs that the engine itself would come to.
 
 The life of a request here: normalise (the engine's own rules), render (the model's template), match (which session
-it continues), splice (encode what changed). Session state changes only when all four have succeeded.
+it continues), splice (encode what changed). The store learns of a request only when all four have succeeded.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ModelTier:
             before = len(lease.rope.ids)
             splice = lease.rope.set(text)
             ids = lease.rope.ids.copy()
-            self._check_range(ids[splice.kept_prefix : len(ids) - splice.kept_suffix])
+            self._check_range(ids)
             spliced = time.perf_counter_ns()
             marks = lease.marks + self._marks(wanted.packed[lease.shared :])
             path = lease.path(len(text))
@@ -143,9 +143,12 @@ class ModelTier:
         settings = digest(self._identity, strict(request.kwargs), asked)
         return fingerprint(Group(tenant, self.name, settings), request.messages, request.tools, hint)
 
-    def _check_range(self, encoded: Ids) -> None:
-        """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine."""
-        if len(encoded) and int(encoded.max()) >= self.vocab_size:
+    def _check_range(self, ids: Ids) -> None:
+        """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine.
+
+        All of them are asked, kept ones too: a request that was refused here may have left its text in the rope.
+        """
+        if len(ids) and int(ids.max()) >= self.vocab_size:
             raise Unrenderable(Bypass.TOKENIZER_MISMATCH, f"a token ID is not below the engine's {self.vocab_size}")
 
     def _marks(self, packed: Sequence[bytes]) -> bytes:

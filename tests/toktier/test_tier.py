@@ -216,6 +216,21 @@ def test_ids_that_the_engine_does_not_know_are_never_sent(make: Callable[..., Mo
     assert len(tier.store) == 0
 
 
+def test_ids_that_were_refused_once_are_refused_again(make: Callable[..., ModelTier]) -> None:
+    tier = make("{% for m in messages %}[{{ m.content }}]{% endfor %}", vocab_size=151_660)  # <think> is 151667
+    good = [say("user", "q"), say("assistant", "a")]
+    ask(tier, body(*good))
+    small = tier.store.nbytes
+    bad = body(*good, say("user", f"<think>{LONG * 10}"))
+    for _ in range(2):
+        with pytest.raises(Unrenderable) as refused:
+            tier.prepare("t", bad)
+        assert refused.value.bypass is Bypass.TOKENIZER_MISMATCH
+    assert tier.store.nbytes > small + len(LONG) * 10  # the refused text is held, so it counts
+    ask(tier, body(*good, say("user", "fine")))
+    assert tier.store.nbytes < 2 * small + 8192
+
+
 def test_the_ids_of_one_request_outlive_the_next(make: Callable[..., ModelTier]) -> None:
     tier = make()
     first = ask(tier, body(say("user", "q")))
