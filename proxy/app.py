@@ -87,11 +87,11 @@ class Core:
         sessions = settings.sessions
         self.store.configure(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
         kept = {
-            name: Loaded(runtime.tier, runtime.vocab_size, runtime.versions)
+            name: runtime.loaded
             for name, runtime in old.registry.models.items()
-            if runtime.tier is not None
-            and runtime.vocab_size is not None
-            and settings.models.get(name) == runtime.settings
+            if runtime.loaded is not None
+            and name in settings.models
+            and settings.models[name].loads_as(runtime.settings)
         }
         self.generation = self._begin(settings, tenants, kept)
         task = asyncio.create_task(self._retire(old))

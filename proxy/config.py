@@ -204,6 +204,11 @@ class Model(Section):
     chat_template: File | None = Field(None, description="Jinja file the engine was started with (--chat-template)")
     profile: Literal["vllm", "sglang"] = Field("vllm", description="whose message normalisation is followed")
     mode: Literal["auto", "text"] = Field("auto", description="text: always forward untouched, without IDs")
+    control_tokens: Literal["allow", "reject"] = Field(
+        "allow",
+        description="reject: 400 for a chat request whose own text holds the literal of a special token; 503 until the "
+        "tokenizer is loaded",
+    )
     default_chat_template_kwargs: dict[str, Any] = Field(
         {}, description="what the engine was started with as --default-chat-template-kwargs"
     )
@@ -214,6 +219,11 @@ class Model(Section):
         False, description="whether the engine was started with --exclude-tools-when-tool-choice-none"
     )
     vocab_size: int | None = Field(None, ge=1, description="the engine's vocabulary, where it is not the tokenizer's")
+
+    def loads_as(self, other: Model) -> bool:
+        """Whether both are served by the same tokenizer, template and rules, so that what is loaded can be kept."""
+        beside = {"upstream", "aliases", "served_name", "control_tokens"}
+        return self.model_dump(exclude=beside) == other.model_dump(exclude=beside)
 
 
 class Settings(Section):

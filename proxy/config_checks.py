@@ -122,6 +122,9 @@ def _models(settings: Settings, add: Add) -> None:
                 f"name the model {model.served_name!r} or add it to aliases",
             )
         source = model.tokenizer
+        if model.control_tokens == "reject" and (source is None or model.mode == "text"):
+            what = "tokenizer" if source is None else 'mode "auto"'
+            add((*at, "control_tokens"), f"reject needs a model with {what}", "add that, or remove this")
         if source is None:
             unused = [key for key in ("revision", "chat_template", "vocab_size") if getattr(model, key) is not None]
             for key in unused:

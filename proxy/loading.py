@@ -22,7 +22,7 @@ from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 from toktier.template import ChatTemplate
-from toktier.tier import ModelTier
+from toktier.tier import ModelTier, control_pattern
 from toktier.tokenizer import EMBEDDED, FrozenTokenizer, engine_versions
 
 _log = structlog.get_logger("toktier.loading")
@@ -111,8 +111,9 @@ def assemble(
         exclude_tools_when_tool_choice_none=model.exclude_tools_when_tool_choice_none,
     )
     size = model.vocab_size or _vocab_size(tokenizer.files, tokenizer.vocab_size)
+    control = control_pattern(tokenizer.spec)
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
-    return Loaded(ModelTier(name, tokenizer, template, profile, settings, store, size), size, versions, parity)
+    return Loaded(ModelTier(name, tokenizer, template, profile, settings, store, size), size, versions, control, parity)
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

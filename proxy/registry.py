@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,8 @@ class Loaded:
     vocab_size: int
     versions: Mapping[str, str]
     """Of the encoding engines, by name."""
+    control: re.Pattern[bytes] | None = None
+    """Finds the literal of any special token in UTF-8; None where there is none."""
     parity: Parity | None = None
     """What the comparison with transformers found; None where there was none."""
 
@@ -76,6 +79,7 @@ class ModelRuntime:
         self.name = name
         self.settings = settings
         self.upstream = upstream
+        self.loaded: Loaded | None = None
         self.tier: Tier | None = None
         self.vocab_size: int | None = None
         """IDs from here on are out of range; None while no tokenizer says so."""
@@ -98,6 +102,7 @@ class ModelRuntime:
 
     def take(self, loaded: Loaded) -> None:
         """The tier is there; whether it may be used is for the probe to say."""
+        self.loaded = loaded
         self.tier, self.vocab_size, self.versions = loaded.tier, loaded.vocab_size, loaded.versions
         self.set_unprobed("not probed yet")
 

@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from proxy import changes
+from proxy.api import controls
 from proxy.api.checks import refuse_ids_out_of_range, refuse_surrogates
 from proxy.audit import Flag
 from proxy.errors import ApiError
@@ -49,6 +50,8 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     refuse_surrogates(parsed)
     if model.vocab_size is not None:
         refuse_ids_out_of_range(parsed.value, model.vocab_size)
+    if model.settings.control_tokens == "reject":
+        await _without_control_tokens(exchange, model, parsed)
     remove, add = exchange.salt(parsed)
     with_ids = await _repair(exchange, model, parsed, remove, add)
     if with_ids is not None:
@@ -77,6 +80,21 @@ def _only_model(exchange: Exchange) -> ModelRuntime:
     if len(models) != 1:
         raise ApiError(400, "The request names no model.", param="model", code="model_required")
     return models[0]
+
+
+async def _without_control_tokens(exchange: Exchange, model: ModelRuntime, parsed: Parsed) -> None:
+    if model.loaded is None:
+        raise controls.not_loaded()
+    control = model.loaded.control
+    try:
+        if len(parsed.raw) < exchange.generation.settings.server.inline_below_bytes:
+            controls.refuse_control_tokens(parsed.value, control)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(exchange.executor, controls.refuse_control_tokens, parsed.value, control)
+    except ApiError:
+        exchange.record.flags.add(Flag.CONTROL_TOKEN_IN_CONTENT)
+        raise
 
 
 async def _repair(

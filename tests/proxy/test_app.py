@@ -18,8 +18,10 @@ from proxy.registry import CannotLoad, Loaded, State
 from proxy.routes import Kind
 from tests.support.fake_tier import FakeTier, ids_of
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.models import load_qwen3
 from tests.support.proxy import Stage, running, settings_for, staged
 from toktier.reasons import Bypass
+from toktier.tier import Prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -303,6 +305,61 @@ async def test_reload_serves_new_requests_by_new_settings(stage: Stage) -> None:
         async with asyncio.timeout(2):
             while not old.registry.upstreams["e"]._pooled.closed:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "upstream", "loads"),
+    [
+        ({}, {}, 1),
+        ({"aliases": ("second",), "served_name": "m", "control_tokens": "reject"}, {"read_timeout_s": 9.0}, 1),
+        ({"default_chat_template_kwargs": {"enable_thinking": False}}, {}, 2),
+        ({"tokenizer": "other"}, {}, 2),
+        ({"chat_template": Path("other.jinja")}, {}, 2),
+        ({"vocab_size": 2000}, {}, 2),
+    ],
+)
+async def test_reload_keeps_the_tokenizer_that_it_can_keep(
+    tmp_path: Path, model: dict[str, Any], upstream: dict[str, Any], loads: int
+) -> None:
+    made: list[str] = []
+
+    def load(name: str, *_: object) -> Loaded:
+        made.append(name)
+        return FakeTier().load()
+
+    async with FakeUpstream(tokenize=ids_of) as up, running(settings_for(up.url, tmp_path), load) as proxy:
+        old = proxy.core.generation
+        tier = old.registry.models["m"].tier
+        new = settings_for(up.url, tmp_path, model=model, upstream=upstream)
+        await proxy.app[RELOAD](new)
+        await proxy.settled(State.OK)
+        runtime = proxy.core.generation.registry.models["m"]
+        assert proxy.core.generation is not old
+        assert (runtime.tier is tier) == (loads == 1)
+        assert made == ["m"] * loads
+
+
+async def test_sessions_outlive_a_reload(tmp_path: Path) -> None:
+    async with (
+        FakeUpstream() as up,
+        running(settings_for(up.url, tmp_path), load_qwen3, wait=None) as proxy,
+    ):
+        core = proxy.core
+
+        async def kept_ids(text: str) -> Prepared:
+            runtime = core.generation.registry.models["m"]
+            async with asyncio.timeout(60):
+                while runtime.tier is None:
+                    await asyncio.sleep(0.01)
+            return runtime.tier.prepare("t", {"messages": [{"role": "user", "content": text}]})
+
+        first = await kept_ids("word " * 5000)
+        await proxy.app[RELOAD](settings_for(up.url, tmp_path, model={"aliases": ("second",)}))
+        again = await kept_ids("word " * 5000)
+        assert (again.path, again.session, again.scanned) == ("retry", first.session, 0)
+        # The same files loaded anew under other settings that shape nothing: the sessions still fit.
+        await proxy.app[RELOAD](settings_for(up.url, tmp_path, model={"vocab_size": 200_000}))
+        assert (await kept_ids("word " * 5000)).session == first.session
 
 
 async def test_reload_that_cannot_be_used_changes_nothing(stage: Stage, tmp_path: Path) -> None:

@@ -176,6 +176,15 @@ def test_unknown_keys_are_refused_with_place_and_suggestion(tmp_path: Path, stat
             '[upstreams.u]\nurl="http://h"\n[models.a]\nupstream="u"\ntokenizer="embedded"\nrevision="c"',
             "models.a.revision ({path}): has no meaning for a local tokenizer.",
         ),
+        (
+            '[upstreams.u]\nurl="http://h"\n[models.a]\nupstream="u"\ncontrol_tokens="reject"',
+            "models.a.control_tokens ({path}): reject needs a model with tokenizer.",
+        ),
+        (
+            '[upstreams.u]\nurl="http://h"\n'
+            '[models.a]\nupstream="u"\ntokenizer="embedded"\nmode="text"\ncontrol_tokens="reject"',
+            'models.a.control_tokens ({path}): reject needs a model with mode "auto".',
+        ),
         ('[models]\nm = "x"', "models.m ({path}): must be a table. Write it as [models.m]."),
         ("server = 3", "server ({path}): must be a table. Write it as [server]."),
         (
