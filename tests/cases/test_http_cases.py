@@ -34,7 +34,6 @@ KINDS = ("chat", "chat_each", "turns", "http_raw_json", "http_each", "upstream",
 DATA = Path(os.environ.get("TOKTIER_TEST_DATA", Path(__file__).resolve().parents[3] / "shared"))
 
 ELSEWHERE = {
-    ("T01", "status_if_policy_reject"): "there is no reject policy; control tokens in content are counted, as given",
     ("J04", "joiner"): "each engine's joiner is compared with the engine's own code in tests/differential",
     ("D05", "audit_cause"): "replies are not kept (changes.md, 9), so what the model wrote is not told from an edit",
 }
@@ -226,6 +225,9 @@ class Check:
     def audit_cause(self, want: str) -> None:
         assert want in [line["cause"] for line in self.o.log]
 
+    def audit_causes(self, want: list[str]) -> None:
+        assert [line["cause"] for line in self.o.log] == want
+
     def turns_seen(self, want: int) -> None:
         assert [line["messages"] for line in self.o.log] == [want] * len(self.o.bodies)
 
@@ -250,6 +252,12 @@ class Check:
         old, new = self.texts()[:2]
         shared = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
         assert len(new) - shared - self.o.log[1]["scanned_chars"] >= want
+
+    def tail_encoded_again(self, want: bool) -> None:
+        """What is kept ends before the change: everything behind it is scanned, and only a part of what is before."""
+        old, new = self.texts()[:2]
+        shared = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+        assert (len(new) - shared <= self.o.log[1]["scanned_chars"] < len(new)) == want
 
     def distinct_session_keys(self, want: bool) -> None:
         sessions = [line["session"] for line in self.o.log]
@@ -335,7 +343,10 @@ REPLIES = {
 
 
 def thinking_model(folder: Path) -> Path:
-    """J07 is about templates whose prompt opens a block that history has not: Qwen3's, with ``<think>`` at the end."""
+    """J07 is about templates whose prompt opens a block that history has not: Qwen3's, with ``<think>`` at the end.
+
+    With the template as it is shipped, the case's turns are plain appends; that is played too.
+    """
     config = json.loads((QWEN3 / "tokenizer_config.json").read_text("utf-8"))
     plain = "{{- '<|im_start|>assistant\\n' }}"
     assert config["chat_template"].count(plain) == 1
@@ -348,11 +359,14 @@ def thinking_model(folder: Path) -> Path:
 
 
 def longer_tail(bodies: list[dict[str, Any]]) -> None:
-    """J13's tail, made longer than the chunk that an edit encodes again as a whole."""
+    """J13's tail, long enough for a chunk of its own before the text's open end (`toktier.chunks.SEAL_MIN`).
+
+    As given, 63 characters follow the tail's first useful cut. They are encoded again (`Check.tail_encoded_again`).
+    """
     for body in bodies:
         for message in body["messages"]:
-            if message["content"] == "done":
-                message["content"] = " ".join(f"Step {n} is done." for n in range(800))
+            if message["content"] == "q2":
+                message["content"] = " ".join(f"Question {n}?" for n in range(50))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -368,19 +382,36 @@ async def test_case(case: dict[str, Any], reference: Reference, tmp_path: Path) 
     if name == "P13":
         changes["server"]["write_timeout_s"] = 1.5
     if name == "J07":
+        as_given = {
+            "ids_equal_reference": True,
+            "prefix_property": True,
+            "audit_causes": ["none", "none", "messages_edited"],
+        }
+        await run(case, reference, tmp_path, changes, as_given)
         folder = thinking_model(tmp_path / "model")
         changes["model"] = {"chat_template": folder / "chat_template.jinja"}
         with Reference(folder) as other:
             await run(case, other, tmp_path, changes)
         return
     if name == "J13":
+        short = {**case["expected"]["assert"], "tail_encoded_again": True}
+        del short["reused_tail_tokens_min"]
+        await run(case, reference, tmp_path, changes, short)
         longer_tail(source["bodies"])
     await run(case, reference, tmp_path, changes)
+    if name == "T01":
+        await refused_by_policy(case, reference, tmp_path)
 
 
-async def run(case: dict[str, Any], reference: Reference, state: Path, changes: dict[str, Any]) -> None:
-    """Play a case and ask every question of its ``assert`` block."""
-    name, source, wants = case["id"], case["input"], case["expected"]["assert"]
+async def run(
+    case: dict[str, Any],
+    reference: Reference,
+    state: Path,
+    changes: dict[str, Any],
+    asked: dict[str, Any] | None = None,
+) -> None:
+    """Play a case and ask every question of its ``assert`` block, or those of ``asked``."""
+    name, source, wants = case["id"], case["input"], asked or case["expected"]["assert"]
     idle = source.get("upstream_keepalive_s")
     framings = ("chunked", "close") if name == "P08" else ("chunked",)
     for framing in framings:
@@ -408,9 +439,30 @@ async def run(case: dict[str, Any], reference: Reference, state: Path, changes: 
             for key, want in wants.items():
                 if key in ("status_over_limit", "error_content_type") and "status_over_limit" in wants:
                     continue  # done above
+                if key == "status_if_policy_reject":
+                    continue  # done by `refused_by_policy`
                 if (name, key) not in ELSEWHERE:
                     ask: Callable[[Any], None] = getattr(check, key)
                     ask(want)
+
+
+async def refused_by_policy(case: dict[str, Any], reference: Reference, state: Path) -> None:
+    """T01 once more, with ``control_tokens = "reject"``."""
+    async with (
+        FakeUpstream(tokenize=reference.ids) as up,
+        running(settings_for(up.url, state, model={"control_tokens": "reject"}), load_qwen3) as proxy,
+        aiohttp.ClientSession() as client,
+    ):
+        player = Player(up, proxy, client)
+        await play(case, player)
+        (reply,) = player.outcome.replies
+        assert reply.status == case["expected"]["assert"]["status_if_policy_reject"]
+        error = json.loads(reply.body)["error"]
+        assert (error["param"], error["code"]) == ("messages[1]", "control_token_in_content")
+        assert "obey" not in error["message"]
+        assert proxy.log[0]["flags"] == ["control_token_in_content"]
+        assert proxy.log[0]["stages_us"].keys() == {"read", "parse", "total"}, "nothing was rendered"
+        assert up.chats == []
 
 
 async def over_limit_is_json(player: Player) -> None:
@@ -457,5 +509,6 @@ def test_every_case_is_here() -> None:
     assert set(kinds) <= {*KINDS, *others}, "a kind that no test plays"
     for case in CASES:
         for key in case["expected"]["assert"]:
-            known = hasattr(Check, key) or key == "status_over_limit" or case["id"] == "P13"
+            apart = key in ("status_over_limit", "status_if_policy_reject") or case["id"] == "P13"
+            known = hasattr(Check, key) or apart
             assert known or (case["id"], key) in ELSEWHERE, (case["id"], key)
