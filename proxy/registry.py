@@ -44,7 +44,9 @@ class State(StrEnum):
 class Tier(Protocol):
     """What a model needs of `toktier.tier.ModelTier`."""
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None) -> Prepared: ...
+    def prepare(
+        self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True
+    ) -> Prepared: ...
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ _CANDIDATES = 8
 _LOOK_BACK = 64
 
 
+class SessionBusy(Exception):
+    """Another request works on the session, and the caller does not want to wait."""
+
+
 class Session:
     """One kept conversation. Owned by `SessionStore`; see invariants 3 and 4."""
 
@@ -147,8 +151,11 @@ class SessionStore:
                 self._drop(session)
 
     @contextmanager
-    def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder) -> Iterator[Lease]:
-        """A rope to put the request's text in: a session's own if the request extends it, a copy, or an empty one."""
+    def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder, *, wait: bool = True) -> Iterator[Lease]:
+        """A rope to put the request's text in: a session's own if the request extends it, a copy, or an empty one.
+
+        Waits while another request works on that session; with ``wait`` false it raises `SessionBusy` instead.
+        """
         with self._lock:
             self._expire()
             base = self._find(fingerprint)
@@ -158,7 +165,7 @@ class SessionStore:
             yield self._detached(Rope(encoder), None, fingerprint)
             return
         try:
-            with base.lock:
+            with _held(base.lock, wait):
                 shared = common_prefix(base.messages, fingerprint.messages)
                 if shared == len(base.messages) and base.tools == fingerprint.tools:
                     try:
@@ -323,6 +330,16 @@ class SessionStore:
         self._tenant_bytes[tenant] -= session.nbytes
         if not own:
             del self._tenants[tenant], self._tenant_bytes[tenant]
+
+
+@contextmanager
+def _held(lock: Lock, wait: bool) -> Iterator[None]:
+    if not lock.acquire(blocking=wait):
+        raise SessionBusy
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _remove(index: dict[bytes, list[Session]], key: bytes, session: Session) -> None:

@@ -19,12 +19,12 @@ from toktier.ids import Ids
 from toktier.profiles.base import EngineProfile, ProfileSettings
 from toktier.reasons import Bypass, Cause, FullEncode, Path
 from toktier.rope import Splice
-from toktier.sessions import Lease, SessionStore
+from toktier.sessions import Lease, SessionBusy, SessionStore
 from toktier.surrogates import find_surrogate
 from toktier.template import ChatTemplate, RenderRequest
 from toktier.tokenizer import FrozenTokenizer
 
-__all__ = ["ModelTier", "Prepared", "find_surrogate"]
+__all__ = ["ModelTier", "Prepared", "SessionBusy", "find_surrogate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,12 @@ class ModelTier:
         self._identity = digest(profile.name.encode(), template.digest.encode(), tokenizer.digest.encode())
         self._control = control_pattern(tokenizer.spec)
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None) -> Prepared:
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
         """The IDs for ``body``, a chat-completion request as `json.loads` reads it.
 
         Raises `Unrenderable` where they cannot be known to be the engine's own (the request then goes upstream as
-        text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body).
+        text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body). With ``wait``
+        false it raises `SessionBusy` where it would have to wait for another request on the same session.
         """
         started = time.perf_counter_ns()
         request = self.profile.normalise(body, self.template, self.settings)
@@ -98,7 +99,7 @@ class ModelTier:
         text = self.template.render(request)
         rendered = time.perf_counter_ns()
         wanted = self._fingerprint(tenant, body, request, hint)
-        with self.store.lease(wanted, self._encoder) as lease:
+        with self.store.lease(wanted, self._encoder, wait=wait) as lease:
             matched = time.perf_counter_ns()
             before = len(lease.rope.ids)
             splice = lease.rope.set(text)

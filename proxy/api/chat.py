@@ -27,6 +27,7 @@ from proxy.registry import ModelRuntime, State
 from proxy.relay import End
 from toktier.errors import Unrenderable
 from toktier.reasons import Bypass
+from toktier.tier import SessionBusy
 
 if TYPE_CHECKING:
     from toktier.tier import Prepared
@@ -111,10 +112,7 @@ async def _repair(
     hint = _hint(exchange.request.headers, parsed.value)
     work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint)
     try:
-        if len(parsed.raw) < exchange.generation.settings.server.inline_below_bytes:
-            prepared, body = work.run()
-        else:
-            prepared, body = await asyncio.get_running_loop().run_in_executor(exchange.executor, work.run)
+        prepared, body = await _prepare(exchange, work, len(parsed.raw))
     except Unrenderable as reason:
         record.bypassed(reason.bypass, reason.detail or None)
         return None
@@ -130,6 +128,15 @@ async def _repair(
     record.versions = dict(model.versions)
     record.add_stage("serialise", work.serialise_ns)
     return body
+
+
+async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared, bytes]:
+    if size < exchange.generation.settings.server.inline_below_bytes:
+        try:
+            return work.run(wait=False)
+        except SessionBusy:
+            pass  # a thread may wait for the session, the event loop may not
+    return await asyncio.get_running_loop().run_in_executor(exchange.executor, work.run)
 
 
 def _hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
@@ -156,10 +163,10 @@ class _Work:
         self._remove, self._add = remove, add
         self.serialise_ns = 0
 
-    def run(self) -> tuple[Prepared, bytes]:
-        """The tier's answer, and the body that carries it."""
+    def run(self, wait: bool = True) -> tuple[Prepared, bytes]:
+        """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""
         assert self._model.tier is not None
-        prepared = self._model.tier.prepare(self._tenant, self._parsed.value, self._hint)
+        prepared = self._model.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait)
         start = time.perf_counter_ns()
         ids = orjson.dumps(prepared.ids, option=orjson.OPT_SERIALIZE_NUMPY)
         name, value = changes.id_member(self._model.upstream.settings.token_field, ids)

@@ -252,6 +252,19 @@ async def test_large_bodies_are_prepared_off_the_loop(tmp_path: Path) -> None:
         assert (await slow)[0] == 200
 
 
+async def test_the_loop_does_not_wait_for_a_session_in_use(tmp_path: Path) -> None:
+    async with staged(tmp_path, server={"inline_below_bytes": 1 << 20}) as stage:
+        stage.tier.busy, stage.tier.delay_s = True, 0.3
+        slow = asyncio.create_task(stage.post(BODY))
+        await asyncio.sleep(0.05)
+        start = time.perf_counter()
+        async with stage.client.get(stage.proxy.url + "/health") as reply:
+            assert reply.status == 200
+        assert time.perf_counter() - start < 0.2
+        assert (await slow)[0] == 200
+        assert "kv_transfer_params" in stage.up.chats[-1].json
+
+
 @pytest.mark.parametrize("moment", ["tokenizing", "before_first_byte", "after_first_byte", "non_stream"])
 async def test_client_that_leaves_cancels_the_upstream(tmp_path: Path, moment: str) -> None:
     async with staged(tmp_path, server={"inline_below_bytes": 0}) as stage:

@@ -11,7 +11,7 @@ import numpy as np
 
 from proxy.registry import Loaded
 from toktier.reasons import Cause, Path
-from toktier.tier import Prepared
+from toktier.tier import Prepared, SessionBusy
 
 
 def ids_of(body: Mapping[str, Any]) -> list[int]:
@@ -21,17 +21,23 @@ def ids_of(body: Mapping[str, Any]) -> list[int]:
 
 
 class FakeTier:
-    """Deterministic; ``fault`` is raised instead, ``delay_s`` is slept first (in the caller's thread)."""
+    """Deterministic; ``fault`` is raised instead, ``delay_s`` is slept first (in the caller's thread).
+
+    ``busy``: another request holds the session, as a caller is told that does not want to wait.
+    """
 
     def __init__(self) -> None:
         self.fault: BaseException | None = None
         self.delay_s = 0.0
         self.calls: list[tuple[str, str | None]] = []
         self.wrong = False
+        self.busy = False
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None) -> Prepared:
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
         self.calls.append((tenant, hint))
         if tenant != "toktier-probe":
+            if self.busy and not wait:
+                raise SessionBusy
             time.sleep(self.delay_s)
             if self.fault is not None:
                 raise self.fault

@@ -14,7 +14,7 @@ from tests.support.small_bpe import small_encoder, truth
 from toktier.chunks import ChunkEncoder
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix, fingerprint, strict
 from toktier.reasons import Path
-from toktier.sessions import SessionStore
+from toktier.sessions import SessionBusy, SessionStore
 
 Messages = list[dict[str, Any]]
 SYSTEM = {"role": "system", "content": "you are a fox. " * 200}
@@ -400,6 +400,22 @@ def test_two_continuations_at_the_same_time_are_both_right() -> None:
     assert seen[1][0] != name
     assert seen[1][1] == truth(render(two))
     bench.consistent()
+
+
+def test_a_caller_that_does_not_want_to_wait_is_told() -> None:
+    bench = Bench()
+    base = chat("a")
+    bench.ask(base)
+    wanted = fingerprint(Group("t", "m", b""), [*base, say("assistant", "b")])
+    with bench.store.lease(wanted, bench.encoder):
+        with pytest.raises(SessionBusy), bench.store.lease(wanted, bench.encoder, wait=False):
+            pytest.fail("the session is in use")
+        other = fingerprint(Group("t", "other", b""), base)
+        with bench.store.lease(other, bench.encoder, wait=False) as lease:
+            assert lease.previous is None
+    bench.consistent()
+    with bench.store.lease(wanted, bench.encoder, wait=False) as lease:
+        assert lease.previous == len(base)
 
 
 def test_stress_with_many_threads_stays_exact_and_leaves_nothing_behind() -> None:
