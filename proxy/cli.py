@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -128,7 +130,10 @@ def serve(
         raise typer.Exit(2)
     from proxy.serve import run
 
-    raise typer.Exit(run(settings, lambda: load(config_file(config), options)))
+    code = run(settings, lambda: load(config_file(config), options))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a tokenizer that is still being loaded cannot be interrupted, and would be waited for
 
 
 @app.command()

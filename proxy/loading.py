@@ -57,7 +57,7 @@ class Loader:
         return assemble(name, model, tokenizer, store, parity)
 
     def close(self) -> None:
-        """End a comparison that is running. From any thread; nothing is waited for."""
+        """End a comparison that is running and remove its files. From any thread; at worst it waits for one to begin."""
         with self._lock:
             self._closed = True
             if self._comparison is not None:
@@ -66,16 +66,17 @@ class Loader:
     @contextmanager
     def _compared(self, read: sources.TokenizerFiles, cache_dir: Path) -> Iterator[Comparison]:
         # It needs only the files and a core of its own, so it goes first and the load runs beside it.
-        with Comparison(read, read.digest(engine_versions()), cache_dir=cache_dir) as comparison:
-            with self._lock:
-                self._comparison = comparison
-                if self._closed:
-                    comparison.stop()
-            try:
+        digest = read.digest(engine_versions())
+        with self._lock:  # so that `close` finds whatever was begun
+            self._comparison = comparison = Comparison(read, digest, cache_dir=cache_dir)
+            if self._closed:
+                comparison.stop()
+        try:
+            with comparison:
                 yield comparison
-            finally:
-                with self._lock:
-                    self._comparison = None
+        finally:
+            with self._lock:
+                self._comparison = None
 
 
 def _report(name: str, tokenizer: FrozenTokenizer, parity: Parity) -> None:

@@ -102,18 +102,17 @@ class Comparison:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if self._process is not None:
-            self._process.wait()
-        if self._scratch is not None:
-            self._scratch.cleanup()
 
     def stop(self) -> None:
-        """End the other process now; `result`, in whichever thread, then says `Outcome.FAILED`."""
+        """End the other process now and remove its files; `result` then says `Outcome.FAILED`, in whichever thread."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()
             assert self._process.stdin is not None
             self._process.stdin.close()
+            self._process.wait()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def result(self, reference: Engine) -> Parity:
         """The verdict on ``reference``. Blocks until the other process has its answer, or its time is over."""
@@ -153,7 +152,7 @@ class Comparison:
                 return Parity(Outcome.FAILED, f"the process ended with exit code {code}")
             answer = json.loads(Path(self._scratch.name, "ids.json").read_bytes())
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            return _failed(error)
+            return Parity(Outcome.FAILED, "it was stopped") if self._stopped else _failed(error)
         if "error" in answer:
             return Parity(Outcome.FAILED, f"AutoTokenizer could not be used: {answer['error']}")
         by = f"transformers {answer['version']}"

@@ -318,3 +318,18 @@ async def test_tls_and_a_renewed_certificate(tmp_path: Path, engine: tuple[Engin
         process.signal(signal.SIGHUP)
         await process.event("reloaded")
         assert await status() == 200
+
+
+async def test_an_end_while_a_tokenizer_is_loaded(tmp_path: Path, engine: tuple[Engine, str]) -> None:
+    """The load and the process that compares it are not waited for, and leave nothing behind."""
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    config = one_model(engine[1]) + 'tokenizer = "embedded"\n'
+    variables = {"TMPDIR": str(scratch), "TOKTIER_SERVER__CACHE_DIR": str(tmp_path / "cache")}
+    async with serving(tmp_path, config, **variables) as process:
+        await process.event("listening")
+        await until(lambda: any(scratch.glob("*/files/tokenizer.json")), "the comparison has begun")
+        process.signal(signal.SIGTERM)
+        assert await process.ended() == 0
+    assert process.lines()[-1]["event"] == "stopped"
+    assert list(scratch.iterdir()) == []
