@@ -57,7 +57,7 @@ class Loader:
         return assemble(name, model, tokenizer, store, parity)
 
     def close(self) -> None:
-        """End a comparison that is running and remove its files. From any thread; at worst it waits for one to begin."""
+        """End a comparison that is running and remove its files. At worst it waits for one to begin. Thread-safe."""
         with self._lock:
             self._closed = True
             if self._comparison is not None:
