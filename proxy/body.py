@@ -28,6 +28,8 @@ BOMB_FROM = 8 << 20
 """Below this size, in bytes, a high ratio is no harm."""
 BOMB_RATIO = 200
 """Above it, more output than this per input byte is no chat request."""
+MAX_MEMBERS = 10_000
+"""Members of one gzip body. Tools that write many write 64 KiB or more into each; empty ones only cost time."""
 MAX_WINDOW = 8 << 20
 """RFC 8878 asks every HTTP decoder for 8 MiB and none for more."""
 
@@ -39,11 +41,13 @@ class Broken(Exception):
 def _zlib(raw: bytes, wbits: int) -> Iterator[bytes]:
     """Members one after the other (RFC 1952 allows several for gzip), each piece at most `PIECE` bytes."""
     decoder = zlib.decompressobj(wbits)
+    members = 1
     for start in range(0, len(raw), PIECE):
         data = raw[start : start + PIECE]  # a small input: what a step leaves over is copied
         while data:
             if decoder.eof:
-                if wbits != 31:
+                members += 1
+                if wbits != 31 or members > MAX_MEMBERS:
                     raise Broken
                 decoder = zlib.decompressobj(wbits)
             try:

@@ -2,7 +2,8 @@
 
 Requests
 1. Hop-by-hop headers (RFC 9110, 7.6.1), ``Host``, ``Expect``, ``Content-Length`` and ``Content-Encoding`` are
-   replaced by those of the upstream connection: `request_headers`.
+   replaced by those of the upstream connection: `request_headers`. A header that is not UTF-8 is left out, here and
+   in replies.
 2. Credentials: the client's go upstream only with ``auth.mode = "passthrough"``; else the upstream's own are set.
 3. ``X-Request-Id`` is added where the client sent none.
 4. A body with a content coding is decoded (`proxy.body`).
@@ -19,6 +20,7 @@ Replies
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,9 +58,14 @@ CLIENT_ID_PATHS: tuple[tuple[str, ...], ...] = (*ID_PATHS.values(), ("prompt_tok
 """ID fields that no client may set, on any route and for any engine: IDs can name control tokens."""
 
 
-def _connection_options(headers: Mapping[str, str]) -> frozenset[str]:
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""How aiohttp decodes bytes of a header that are not UTF-8. Its writer would lose them silently."""
+
+
+def _connection_options(headers: CIMultiDictProxy[str]) -> frozenset[str]:
     """Header names that ``Connection`` declares hop-by-hop."""
-    return frozenset(option.strip().lower() for option in headers.get("Connection", "").split(","))
+    lines = headers.getall("Connection", ())
+    return frozenset(option.strip().lower() for line in lines for option in line.split(","))
 
 
 def request_headers(
@@ -74,8 +81,10 @@ def request_headers(
         lower = name.lower()
         if lower in _NOT_FORWARDED or lower in options or (lower in CREDENTIALS and not passthrough):
             continue
+        if _NOT_UTF8.search(value):
+            continue
         sent.add(name, value)
-    if credential is not None:
+    if credential is not None and not _NOT_UTF8.search(credential):
         sent["Authorization"] = credential
     sent.setdefault("X-Request-Id", request_id)
     return sent
@@ -84,7 +93,9 @@ def request_headers(
 def reply_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """What goes to the client: change 8. ``Content-Length`` stays, since the body does."""
     dropped = HOP_BY_HOP | _connection_options(headers)
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
+    return CIMultiDict(
+        (name, value) for name, value in headers.items() if name.lower() not in dropped and not _NOT_UTF8.search(value)
+    )
 
 
 def client_ids(parsed: Parsed) -> str | None:

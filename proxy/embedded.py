@@ -43,6 +43,7 @@ MEDIA_KEYS = frozenset(
 )
 MAX_BODY = 1 << 28
 KEPT_VERDICTS = 100_000
+MAX_CHOICES = 16_384
 
 
 class Refusal(Exception):
@@ -351,6 +352,9 @@ def check_fields(body: dict[str, Any]) -> None:
         raise Refusal("Stream options can only be defined when `stream=True`.", "stream_options")
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise Refusal("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+    n = body.get("n")
+    if n is not None and (type(n) is not int or not 1 <= n <= MAX_CHOICES):
+        raise Refusal(f"n must be an integer from 1 to {MAX_CHOICES}", "n")
     salt = body.get("cache_salt")
     if salt is not None and (not isinstance(salt, str) or not 1 <= len(salt) <= 1024):
         raise Refusal("cache_salt must be a string of 1 to 1024 characters", "cache_salt")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 from aiohttp import ClientResponse, web
@@ -31,6 +32,7 @@ PARSE_INLINE_BYTES = 256 << 10
 """Larger bodies are parsed in a thread: this many bytes take about a millisecond."""
 
 Member = tuple[str, bytes]
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -69,10 +71,7 @@ class Exchange:
         raw = await self.read()
         with self.record.stage("parse"):
             try:
-                if len(raw) <= PARSE_INLINE_BYTES:
-                    parsed = _parse(raw)
-                else:
-                    parsed = await asyncio.get_running_loop().run_in_executor(self.executor, _parse, raw)
+                parsed = await self.work(len(raw), lambda: _parse(raw))
             except jsonspan.NotAnObject:
                 raise ApiError(400, "The body must be a JSON object.", code="invalid_json") from None
             except UnicodeDecodeError as error:
@@ -81,6 +80,12 @@ class Exchange:
                 place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
                 raise ApiError(400, f"The body is not valid JSON{place}.", code="invalid_json") from None
         return parsed
+
+    async def work(self, size: int, what: Callable[[], _T]) -> _T:
+        """``what()``, which takes time by the ``size`` of a body in bytes: in a thread unless that is small."""
+        if size <= PARSE_INLINE_BYTES:
+            return what()
+        return await asyncio.get_running_loop().run_in_executor(self.executor, what)
 
     def model(self, parsed: jsonspan.Parsed) -> ModelRuntime | None:
         """The model that the body names; None where it names none. Raises `ApiError` 404 for an unknown one."""

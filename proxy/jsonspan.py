@@ -46,12 +46,9 @@ class Parsed:
     members: tuple[Member, ...]
 
     @property
-    def duplicates(self) -> frozenset[str]:
-        """Names that stand more than once at the top level."""
-        if len(self.members) == len(self.value):
-            return frozenset()
-        seen: set[str] = set()
-        return frozenset(m.name for m in self.members if m.name in seen or seen.add(m.name))  # type: ignore[func-returns-value]
+    def repeats(self) -> bool:
+        """Whether a name stands more than once at the top level."""
+        return len(self.members) != len(self.value)
 
     def edit(self, remove: Collection[str] = (), add: Iterable[tuple[str, bytes]] = ()) -> bytes:
         """The object's bytes without the members named in ``remove`` and with ``add`` (name, JSON) at the end."""

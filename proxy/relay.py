@@ -90,14 +90,17 @@ class SseObserver:
     def _end_line(self, line: bytes, skipped: bool) -> None:
         self._open = skipped or bool(line)
         if skipped:
-            self._data.append(b"")
+            self._data = self._data or [b""]
             return
         if line:
             name, _, value = line.partition(b":")
             if name == b"data":
                 value = value.removeprefix(b" ")
-                self._size += len(value)
-                self._data.append(value if self._size <= MAX_LINE else b"")
+                self._size += len(value) + 1
+                if self._size <= MAX_LINE:
+                    self._data.append(value)
+                else:
+                    self._data = [b""]  # an event that is too long is not looked into
             return
         if self._data:
             self.events += 1

@@ -2,7 +2,7 @@
 
 Invariants
 1. Requests go to the configured URL only: no redirects, no proxies from the environment, no cookies.
-2. The reply's bytes are not decoded.
+2. The reply's bytes are not decoded. Bytes that an engine sends while no request waits for them are no one's reply.
 3. A request is sent a second time only when a *reused* connection failed before any byte of a reply: the engine had
    closed it while idle and never saw the request. The second time uses a new connection and is the last.
 """
@@ -10,6 +10,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 
 import aiohttp
 import structlog
+from aiohttp.connector import Connection
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -30,6 +32,8 @@ LARGE_BODY = 256 << 10
 """Larger bodies are written piece by piece, each when the engine has taken the one before: one write of megabytes would
 hold the event loop, and a copy of them."""
 _MAX_HEADER = 64 << 10
+_UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no header or reason phrase of a reply may have, but which aiohttp's parser lets through."""
 _NO_BYTE = "Server disconnected"
 """`ServerDisconnectedError.message` when nothing of a reply had arrived; else it is what had."""
 
@@ -42,6 +46,19 @@ class Attempts:
     connect_us: int = 0
     reused: bool = field(default=False, repr=False)
     _since: float = field(default=0.0, repr=False)
+    _silence: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called when a part of the request has been sent: the engine's silence counts from here."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's, but an idle connection on which something arrived meanwhile (a second reply) is closed, not reused."""
+
+    async def _get(self, key: Any, traces: Any) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+        return None
 
 
 class Upstream:
@@ -62,11 +79,13 @@ class Upstream:
     def _session(self, keep: bool) -> aiohttp.ClientSession:
         s = self.settings
         pooling: dict[str, Any] = {"keepalive_timeout": s.keepalive_s} if keep else {"force_close": True}
-        connector = aiohttp.TCPConnector(limit=s.max_connections, ssl=s.verify_tls, ttl_dns_cache=30, **pooling)
+        connector = _Connector(limit=s.max_connections, ssl=s.verify_tls, ttl_dns_cache=30, **pooling)
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_on_reuse)
         trace.on_connection_create_start.append(_on_create_start)
         trace.on_connection_create_end.append(_on_create_end)
+        trace.on_request_headers_sent.append(_on_sent)
+        trace.on_request_chunk_sent.append(_on_sent)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,11 +114,11 @@ class Upstream:
         url = URL(self._base + target, encoded=True)
         try:
             try:
-                return await self._send(self._pooled, method, url, headers, body, attempts)
+                return _checked(await self._send(self._pooled, method, url, headers, body, attempts))
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
                 if not attempts.reused or not _nothing_received(error):
                     raise
-            return await self._send(self._fresh, method, url, headers, body, attempts)
+            return _checked(await self._send(self._fresh, method, url, headers, body, attempts))
         except TimeoutError as error:
             self._failed(error)
             if isinstance(error, aiohttp.ConnectionTimeoutError):
@@ -130,9 +149,21 @@ class Upstream:
             headers = headers.copy()
             headers["Content-Length"] = str(len(body))
             data = _pieces(body)
-        return await session.request(
-            method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=attempts
-        )
+        # aiohttp's own limit on silence ends with an interim (1xx) reply, and does not hold while a body is being sent.
+        loop, silence_s = asyncio.get_running_loop(), self.settings.read_timeout_s
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                def heard() -> None:
+                    if not limit.expired():
+                        limit.reschedule(loop.time() + silence_s)
+
+                attempts._silence = heard
+                return await session.request(
+                    method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=attempts
+                )
+        finally:
+            attempts._silence = lambda: None
 
     async def ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         """A small request of TokTier's own (a probe): status and whole body, within ``timeout_s`` seconds.
@@ -158,6 +189,15 @@ class Upstream:
                 return reply.status, bytes(pieces)
 
 
+def _checked(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    """``reply``, if it can be sent on. Raises `aiohttp.ClientError` (and closes it) where its head is no HTTP."""
+    words = (reply.reason or "", *reply.headers.values())
+    if reply.status < 200 or any(_UNSENDABLE.search(word) for word in words):
+        reply.close()
+        raise aiohttp.ClientPayloadError("the head of the reply is not valid")
+    return reply
+
+
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), LARGE_BODY):
         yield body[start : start + LARGE_BODY]
@@ -177,4 +217,9 @@ async def _on_create_start(_session: aiohttp.ClientSession, context: SimpleNames
 
 async def _on_create_end(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: Any) -> None:
     attempts: Attempts = context.trace_request_ctx
+    attempts.reused = False
     attempts.connect_us = int((time.perf_counter() - attempts._since) * 1e6)
+
+
+async def _on_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: Any) -> None:
+    context.trace_request_ctx._silence()

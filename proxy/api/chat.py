@@ -38,6 +38,7 @@ HINTS = ("x-session-id", "session-id", "session_id", "x-session-affinity", "x-cl
 """Headers in which agents name their session; else the body's ``prompt_cache_key`` is asked. A hint only: one value may
 carry several conversations."""
 _ERROR_BODY = 64 << 10
+_REFUSALS = (400, 422)
 
 
 async def chat(exchange: Exchange) -> web.StreamResponse:
@@ -48,9 +49,7 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     record.model, record.upstream = model.name, model.upstream.name
     stream = parsed.value.get("stream")
     record.stream = stream if isinstance(stream, bool) else None
-    refuse_surrogates(parsed)
-    if model.vocab_size is not None:
-        refuse_ids_out_of_range(parsed.value, model.vocab_size)
+    await exchange.work(len(parsed.raw), lambda: _check(parsed, model.vocab_size))
     if model.settings.control_tokens == "reject":
         await _without_control_tokens(exchange, model, parsed)
     remove, add = exchange.salt(parsed)
@@ -68,11 +67,20 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
         if not named:
             return await _finish(exchange, model, reply, start)
         reply.close()
-        model.refused()
         record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
         record.flags.add(Flag.IDS_REFUSED_RETRY)
-    reply = await exchange.send(model.upstream, parsed.edit(remove, add))
+    as_text = await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
+    reply = await exchange.send(model.upstream, as_text)
+    if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in _REFUSALS:
+        # Engines quote a body that is wrong in another way, the IDs in it too: that is no refusal of the IDs.
+        model.refused()
     return await _finish(exchange, model, reply, b"")
+
+
+def _check(parsed: Parsed, vocab_size: int | None) -> None:
+    refuse_surrogates(parsed)
+    if vocab_size is not None:
+        refuse_ids_out_of_range(parsed.value, vocab_size)
 
 
 def _only_model(exchange: Exchange) -> ModelRuntime:
@@ -103,7 +111,7 @@ async def _repair(
 ) -> bytes | None:
     """The body with IDs; None, with the reason on record, when it must go as text."""
     record = exchange.record
-    if parsed.duplicates:
+    if parsed.repeats:
         record.bypassed(Bypass.DUPLICATE_KEYS)
         return None
     if model.state is not State.OK or model.tier is None:
@@ -178,7 +186,7 @@ class _Work:
 
 async def _refusal(model: ModelRuntime, reply: aiohttp.ClientResponse) -> tuple[bool, bytes] | None:
     """None for a reply that is no client error; else whether it names the ID field, and what was read of its body."""
-    if reply.status not in (400, 422):
+    if reply.status not in _REFUSALS:
         if reply.status == 200:
             model.accepted()
         return None

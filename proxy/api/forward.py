@@ -25,7 +25,8 @@ async def forward(exchange: Exchange, named: str | None) -> web.StreamResponse:
         parsed = await exchange.read_json()
         model = exchange.model(parsed)
         upstream = exchange.default_upstream() if model is None else model.upstream
-        raw = parsed.edit(*exchange.salt(parsed))
+        remove, add = exchange.salt(parsed)
+        raw = await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
     else:
         if named is None:
             upstream = exchange.default_upstream()

@@ -56,6 +56,13 @@ def test_decode_takes_what_the_specifications_allow() -> None:
     assert body.decode("zstd", compress(b"a") + compress(b"b"), LIMIT) == b"ab"
 
 
+def test_gzip_members_are_limited() -> None:
+    assert body.decode("gzip", gzip.compress(b"a") * 5000, LIMIT) == b"a" * 5000
+    with pytest.raises(ApiError) as caught:
+        body.decode("gzip", gzip.compress(b"") * 20_000, LIMIT)
+    assert caught.value.status == 400
+
+
 @pytest.mark.parametrize("coding", ENCODERS)
 def test_broken_codings_are_400(coding: str) -> None:
     packed = ENCODERS[coding](RAW)

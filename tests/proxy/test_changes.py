@@ -26,6 +26,9 @@ CLIENT = proxied(
     ("Connection", "close, X-Hop , x-other"),
     ("X-Hop", "1"),
     ("X-OTHER", "1"),
+    ("Connection", "x-second"),
+    ("X-Second", "1"),
+    ("X-Latin-1", "caf\udce9"),
     ("Keep-Alive", "1"),
     ("Expect", "100-continue"),
     ("X-Twice", "1"),
@@ -45,6 +48,9 @@ def test_request_headers_without_passthrough() -> None:
 def test_request_headers_with_passthrough() -> None:
     sent = changes.request_headers(CLIENT, passthrough=True, credential="Bearer a", request_id="r")
     assert [sent.getall(n) for n in ("Authorization", "X-Api-Key", "Cookie")] == [["Bearer a"], ["b"], ["d=e"]]
+    odd = proxied(("Authorization", "Bearer a\udce9"))
+    sent = changes.request_headers(odd, passthrough=True, credential="Bearer a\udce9", request_id="r")
+    assert "Authorization" not in sent  # not another, shorter key
 
 
 def test_reply_headers() -> None:
@@ -55,6 +61,9 @@ def test_reply_headers() -> None:
         ("Set-Cookie", "b"),
         ("Transfer-Encoding", "chunked"),
         ("Connection", "keep-alive"),
+        ("Connection", "X-Hop"),
+        ("X-Hop", "1"),
+        ("X-Latin-1", "caf\udce9"),
     )
     assert list(changes.reply_headers(headers).items()) == [
         ("Content-Length", "3"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+import proxy.api.chat
+from proxy.jsonspan import Parsed
 from proxy.registry import State
 from tests.support.fake_tier import ids_of
 from tests.support.fake_upstream import FakeUpstream
@@ -175,6 +178,19 @@ async def test_refused_ids_are_sent_again_as_text_and_given_up_after_three(stage
     await stage.proxy.settled(State.OK)
 
 
+async def test_an_engine_that_refuses_the_text_as_well_did_not_refuse_the_ids(stage: Stage) -> None:
+    """vLLM's validation errors quote the whole body: one client's mistakes must not end the IDs of all."""
+    quoting = json.dumps({"error": {"message": "top_logprobs: wrong; input: {'prompt_token_ids': [1]}", "code": 400}})
+    for n in range(1, 5):
+        stage.up.scripts.extend([[{"head": {"status": "400 Bad Request"}}, {"send": quoting}]] * 2)
+        assert await stage.post(BODY) == (400, quoting.encode())
+        line = (await stage.proxy.logged(n))[-1]
+        assert (line["status"], line["attempts"]) == (400, 2)
+    assert stage.proxy.core.generation.registry.models["m"].state is State.OK
+    assert (await stage.post(BODY))[0] == 200
+    assert stage.up.chats[-1].json["kv_transfer_params"] == IDS
+
+
 async def test_other_errors_are_relayed_as_they_are(stage: Stage) -> None:
     answer = '{"error":{"message":"max_tokens too large","type":"BadRequestError","param":null,"code":400}}'
     stage.up.scripts.append([{"head": {"status": "400 Bad Request", "headers": {"X-E": "1"}}}, {"send": answer}])
@@ -250,6 +266,27 @@ async def test_large_bodies_are_prepared_off_the_loop(tmp_path: Path) -> None:
             assert reply.status == 200
         assert time.perf_counter() - start < 0.2
         assert (await slow)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_large_bodies_are_checked_and_written_off_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    threads: set[str] = set()
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(proxy.api.chat, "refuse_ids_out_of_range", noted(proxy.api.chat.refuse_ids_out_of_range))
+    monkeypatch.setattr(Parsed, "edit", noted(Parsed.edit))
+    body = {**BODY, "stop_token_ids": [1] * 200_000, "echo": True}
+    assert (await stage.post(body, path))[0] == 200
+    assert threads
+    assert all(name.startswith("toktier-worker") for name in threads)
 
 
 async def test_the_loop_does_not_wait_for_a_session_in_use(tmp_path: Path) -> None:

@@ -291,6 +291,12 @@ async def test_limits_count_pieces(http: aiohttp.ClientSession, engine: Embedded
     assert reply["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "x", [2], {"a": 1}, 10**30])
+async def test_a_wrong_number_of_choices_is_400(http: aiohttp.ClientSession, engine: EmbeddedEngine, n: Any) -> None:
+    status, reply = await post(http, engine, {"messages": [USER], "n": n})
+    assert (status, reply["error"]["param"]) == (400, "n")
+
+
 async def test_prompt_ids_are_echoed_on_request(http: aiohttp.ClientSession, engine: EmbeddedEngine) -> None:
     ids = await tokenize(http, engine, {"messages": [USER]})
     _, reply = await post(http, engine, {"messages": [USER], "return_token_ids": True})

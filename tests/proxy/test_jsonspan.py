@@ -91,8 +91,8 @@ def test_python_extras() -> None:
     assert math.isinf(parsed.value["i"])
     assert parsed.value["big"] == 123456789012345678901234567890
     assert parsed.value["n"] == 1
-    assert parsed.duplicates == {"n"}
-    assert parse(b'{"a":1,"b":2}').duplicates == set()
+    assert parsed.repeats
+    assert not parse(b'{"a":1,"b":2}').repeats
 
 
 def test_names_are_decoded() -> None:

@@ -234,3 +234,16 @@ async def test_long_pauses_are_no_time_out(tmp_path: Path) -> None:
         _, body = await stage.post(BODY)
         assert body.endswith(b"data: [DONE]\n\n")
         assert body.count(b"content") == 20
+
+
+def test_observer_keeps_little_of_an_event_without_end() -> None:
+    o = SseObserver()
+    for _ in range(100):
+        o.feed(b"data:\n" * 10_000)
+        assert len(o._data) <= MAX_LINE
+    for _ in range(3):
+        o.feed(b"x" * (MAX_LINE + 1) + b"\n")
+    assert len(o._data) == 1
+    assert not o.boundary
+    o.feed(b'\ndata: {"usage":{"prompt_tokens":3}}\n\n')
+    assert (o.events, o.prompt_tokens) == (2, 3)

@@ -148,3 +148,60 @@ async def test_credential_is_not_in_the_repr(up: FakeUpstream) -> None:
         assert "sk-secret" not in repr(it.settings)
     finally:
         await it.close()
+
+
+async def test_a_reply_that_nobody_asked_for_is_nobodys(up: FakeUpstream, upstream: Upstream) -> None:
+    """On an idle connection it would be taken for the answer to the next request, another tenant's perhaps."""
+    stray = b"HTTP/1.1 203 X\r\nContent-Length: 6\r\n\r\nstray!"
+    up.scripts.append(
+        [
+            {"raw": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
+            {"sleep_ms": 50},
+            {"raw": stray},
+            {"sleep_ms": 60_000},
+        ]
+    )
+    assert (await send(upstream))[0] == 200
+    await asyncio.sleep(0.3)
+    status, attempts = await send(upstream)
+    assert (status, attempts.count, attempts.reused) == (200, 1, False)
+    assert [seen.connection for seen in up.seen] == [1, 2]
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 3])
+async def test_silence_after_an_interim_reply_is_a_time_out(up: FakeUpstream, interim: bytes) -> None:
+    upstream = Upstream("e", Settings(url=up.url, read_timeout_s=0.3))
+    up.scripts.append([{"raw": interim}, {"sleep_ms": 60_000}])
+    async with asyncio.timeout(30):
+        await send_expecting(upstream, 504, 1)
+    await upstream.close()
+
+
+async def test_an_engine_that_stops_reading_the_body_is_a_time_out() -> None:
+    connected: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: connected.append(writer), "127.0.0.1", 0, limit=1024)
+    upstream = Upstream("e", Settings(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", read_timeout_s=0.3))
+    with pytest.raises(ApiError) as caught:
+        async with asyncio.timeout(30):
+            await send(upstream, b" " * (32 << 20))
+    assert caught.value.status == 504
+    await upstream.close()
+    for writer in connected:
+        writer.transport.abort()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade",
+        b"HTTP/1.1 000 X\r\nContent-Length: 0",
+        b"HTTP/1.1 099 X\r\nContent-Length: 0",
+        b"HTTP/1.1 200 a\x01b\r\nContent-Length: 0",
+        b"HTTP/1.1 200 OK\r\nX-A: a\x01b\r\nContent-Length: 0",
+    ],
+)
+async def test_a_head_that_no_client_can_be_sent_is_502(up: FakeUpstream, upstream: Upstream, head: bytes) -> None:
+    up.scripts.append([{"raw": head + b"\r\n\r\n"}, {"sleep_ms": 60_000}])
+    await send_expecting(upstream, 502, 1)
+    assert (await send(upstream))[0] == 200
