@@ -45,6 +45,8 @@ def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https"):
         raise ValueError("not an http:// or https:// URL|write it as http://HOST:PORT")
+    if any(character <= " " or not character.isprintable() for character in value):
+        raise ValueError("the URL holds white space or a control character|write it as http://HOST:PORT")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL holds credentials|use api_key_file or api_key instead")
     if not parts.hostname:
