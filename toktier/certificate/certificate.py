@@ -138,7 +138,13 @@ def certify(spec: Mapping[str, Any], reference: Tokenizer, *, cache_dir: Path | 
         "model": spec["model"].get("type"),
     }
     certificate = Certificate(table, digest=_digest(spec, literals, table), engine=ENGINE, facts=facts)
-    self_check(certificate, reference, [lit.content for lit in literals])
+    try:
+        self_check(certificate, reference, [lit.content for lit in literals])
+    except BaseException as error:
+        # A panic of native code (a pattern that backtracks beyond the engine's limit) is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Refusal("self-check", "a text on which the engine panics") from None
     return certificate
 
 

@@ -149,6 +149,20 @@ def test_refusals(change: dict[str, object], construct: str, cache_dir: Path) ->
         certify({**spec_of("qwen3"), **change}, tokenizer_of("qwen3"), cache_dir=cache_dir)
 
 
+def test_a_panic_of_the_engine_is_a_refusal(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that backtracks beyond Oniguruma's limit does it, after a minute: ``(?:.|..|\\n)+(?:q!q|!q!)|.``."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panicking(*_: object) -> int:
+        raise PanicException("retry-limit-in-match over")
+
+    monkeypatch.setattr("toktier.certificate.certificate.self_check", panicking)
+    with pytest.raises(Refusal, match="self-check"):
+        certify(spec_of("qwen3"), tokenizer_of("qwen3"), cache_dir=cache_dir)
+
+
 def test_truncation_and_padding_are_refused() -> None:
     tokenizer = Tokenizer(models.BPE())
     spec = json.loads(tokenizer.to_str())
