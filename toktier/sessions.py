@@ -33,6 +33,10 @@ from toktier.rope import ChunkEncoder, Rope
 
 MESSAGE_BYTES = 400
 """What the index costs for one message: two digests, a list, a place in the map and the pointers to them."""
+SESSION_BYTES = 1300
+"""What a session costs whatever it holds: its objects, its lock, its places in the orders."""
+TOOL_BYTES = 64
+"""What the digest of one tool costs."""
 _CANDIDATES = 8
 _LOOK_BACK = 64
 
@@ -228,7 +232,8 @@ class SessionStore:
 
         ended = self._ends.get(chain[low]) if low else None
         if ended:
-            return max(ended, key=agrees)
+            # The latest ones: a client whose tools differ in every request leaves as many as the budget allows.
+            return max(ended[-_LOOK_BACK:], key=agrees)
         pool = index[chain[low]][-_CANDIDATES:] if low else []
         if 2 * low < size:
             pool = [*pool, *self._recent(wanted.group)]
@@ -282,7 +287,8 @@ class SessionStore:
         if not session.alive:
             return
         tenant = session.group.tenant
-        nbytes = session.rope.nbytes + MESSAGE_BYTES * len(session.messages)
+        index = SESSION_BYTES + MESSAGE_BYTES * len(session.messages) + TOOL_BYTES * len(session.tools)
+        nbytes = session.rope.nbytes + index
         self.nbytes += nbytes - session.nbytes
         self._tenant_bytes[tenant] = self._tenant_bytes.get(tenant, 0) + nbytes - session.nbytes
         session.nbytes = nbytes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -276,6 +278,61 @@ def test_a_session_that_is_too_large_is_served_and_not_kept() -> None:
     assert bench.ask(small)[0] is Path.RETRY
     assert bench.ask([*small, say("assistant", "the fox " * 5000)])[0] is Path.APPEND
     bench.assert_empty()
+
+
+def test_many_sessions_with_the_same_messages_are_not_all_compared() -> None:
+    bench = Bench(ttl=10**6)
+    messages = [say("user", "hi")]
+
+    def tools(k: int) -> Messages:
+        return [{"name": f"f{k}"}]
+
+    for k in range(200):
+        bench.ask(messages, tools(k))
+    assert len(bench.store) == 200
+    assert bench.ask(messages, tools(199))[0] is Path.RETRY
+    assert bench.ask(messages, tools(150))[0] is Path.RETRY
+    looked_at = 0
+
+    class Tools(tuple[bytes, ...]):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return tuple(self) == other
+
+        __hash__ = tuple.__hash__
+
+    for session in bench.store._all:
+        session.tools = Tools(session.tools)
+    bench.ask(messages, tools(1000))
+    assert 0 < looked_at <= 70
+
+
+@pytest.mark.parametrize(("words", "turns"), [(2, 1), (300, 1), (5, 40), (4000, 1)])
+def test_what_sessions_hold_is_what_they_are_counted_for(words: int, turns: int) -> None:
+    bench = Bench()
+    count = 4 if words > 1000 else 400 // (turns + 3)
+
+    def fill(start: int) -> None:
+        for k in range(start, start + count):
+            messages = [say("user", f"{k} {turn} " + "the fox " * words) for turn in range(turns)]
+            wanted = fingerprint(Group("t", "m", b""), messages, [{"name": f"f{k}"}])
+            with bench.store.lease(wanted, bench.encoder) as lease:
+                lease.rope.set(render(messages))
+                lease.commit(bytes(turns))
+
+    fill(0)  # what is made once
+    before = bench.store.nbytes
+    gc.collect()
+    tracemalloc.start()
+    try:
+        fill(count)
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    counted = bench.store.nbytes - before
+    assert 0.8 * held < counted < 1.5 * held
 
 
 def test_unused_sessions_expire() -> None:
