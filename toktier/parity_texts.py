@@ -25,8 +25,8 @@ def probes(read: TokenizerFiles) -> Iterator[str]:
 def _literals(read: TokenizerFiles) -> set[str]:
     spec = sources.parse_object(read.tokenizer, f"{sources.MODEL_FILE} of {read.source}")
     config = read.json("tokenizer_config.json")
-    found = {token["content"] for token in spec.get("added_tokens") or []}
-    pending: list[Any] = [config.get("added_tokens_decoder")]
+    found: set[str] = set()
+    pending: list[Any] = [spec.get("added_tokens"), config.get("added_tokens_decoder")]
     pending += [value for name, value in config.items() if name.endswith(("_token", "_tokens"))]
     pending.append(read.json("special_tokens_map.json"))
     found |= read.json("added_tokens.json").keys()

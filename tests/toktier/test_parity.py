@@ -96,6 +96,12 @@ def test_what_transformers_cannot_load(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("added", [5, None, "x", [5, {}, {"content": 5}]])
+def test_malformed_added_tokens_only_cost_probes(tmp_path: Path, added: Any) -> None:
+    read = files.read(str(write(tmp_path, {**small_spec(), "added_tokens": added})))
+    assert list(probes(read))[: len(PROBES)] == list(PROBES)
+
+
 def test_a_worker_that_does_not_end(tmp_path: Path) -> None:
     found = compare(write(tmp_path, small_spec(), tokenizer_config=CONFIG), timeout_s=0.05, cache_dir=tmp_path / "c")
     assert found.outcome is Outcome.FAILED
