@@ -13,7 +13,8 @@ from itertools import product
 from string import ascii_lowercase
 
 import numpy as np
-from tokenizers import Regex, normalizers
+import numpy.typing as npt
+from tokenizers import Regex, decoders
 
 from toktier.certificate.classes import (
     Flips,
@@ -39,8 +40,9 @@ def check_folds(p: Positions, probe: Probe) -> None:
     folding = [i for i, a in enumerate(p.atoms) if a.unfolded is not None]
     if not folding:
         return
-    for i in folding:
-        _check_alone(p.atoms[i], probe)
+    alone = [Atom(a.unfolded, a.place) for a in p.atoms if a.unfolded is not None]
+    for atom, inside in zip(alone, probe.atoms(alone), strict=True):
+        _check_alone(atom, members(inside), probe)
     sets = probe.atoms([p.atoms[i] for i in folding])
     ascii_of = {i: contains(flips, np.arange(128)) for i, flips in zip(folding, sets, strict=True)}
     folds = multi_fold_pairs(probe)
@@ -49,9 +51,8 @@ def check_folds(p: Positions, probe: Probe) -> None:
             raise Refusal("multi-character case fold", p.atoms[y].place)
 
 
-def _check_alone(atom: Atom, probe: Probe) -> None:
-    assert atom.unfolded is not None
-    inside = members(probe.atoms([Atom(atom.unfolded, atom.place)])[0])
+def _check_alone(atom: Atom, inside: npt.NDArray[np.int64], probe: Probe) -> None:
+    """``inside``: the members of ``atom``, which is read without the option."""
     beyond = inside[inside >= 128]
     if len(beyond) and contains(probe.atoms([_CASED])[0], beyond).any():
         raise Refusal("case ignored in letters, marks, numbers or symbols beyond ASCII", atom.place)
@@ -79,9 +80,9 @@ def _ask_pairs() -> Flips:
     flips = flips_of(rest)
     ends = [*flips[1::2], *([len(rest)] if len(flips) % 2 else [])]
     ranges = "".join(f"\\x{{{a:x}}}-\\x{{{b - 1:x}}}" for a, b in zip(flips[::2], ends, strict=True))
-    gone = normalizers.Replace(Regex(f"(?i:[{ranges}])"), "")
+    gone = decoders.Replace(Regex(f"(?i:[{ranges}])"), "")
     runs = ["".join(t) for t in (*product(_PRINTABLE, repeat=2), *product(ascii_lowercase, repeat=3))]
-    left = gone.normalize_str("\n".join(runs)).split("\n")
+    left = gone.decode(["\n".join(runs)]).split("\n")
     pairs = np.zeros((128, 128), np.bool_)
     for before, after in zip(runs, left, strict=True):
         x, y, z = (*map(ord, before), 0)[:3]

@@ -130,8 +130,8 @@ def _decompositions(form: str) -> tuple[dict[str, str], set[str]]:
     for start in range(0, CODE_POINTS, _BLOCK):
         if start in SURROGATES:
             continue
-        block = [chr(c) for c in range(start, start + _BLOCK)]
-        text = _HIGH + "".join(c + _LOW + _HIGH for c in block)
+        block = "".join(map(chr, range(start, start + _BLOCK)))
+        text = _HIGH + (_LOW + _HIGH).join(block) + _LOW + _HIGH
         if decompose(text) == text:
             continue
         for c in block:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from toktier.certificate.classes import (
     CODE_POINTS,
@@ -15,6 +15,7 @@ from toktier.certificate.classes import (
     contains,
     flips_of,
     flips_of_points,
+    matched,
     members,
     partition,
 )
@@ -42,6 +43,18 @@ def test_equals_what_split_matches(text: str, probe: Probe) -> None:
         found[[ord(c) for c in piece]] = True
     assert np.array_equal(np.flatnonzero(found), members(flips)[: found.sum()])
     assert not contains(flips, np.arange(0xD800, 0xE000)).any()
+
+
+@pytest.mark.parametrize(
+    "text", [r"\p{L}", r"\s", "(?i:s)", r"[^\s\p{L}\p{N}]", r"\S", ".", "(?m:.)", r"[\r\n]", "\\x{0}"]
+)
+def test_equals_what_replace_takes_out_one_by_one(text: str) -> None:
+    """The normalizer, one match at a time; `matched` takes out runs, through the decoder."""
+    every = all_code_points()
+    rest = normalizers.Replace(Regex(text), "").normalize_str(every)
+    mask = np.zeros(CODE_POINTS, np.bool_)
+    mask[[ord(c) for c in set(every) - set(rest)]] = True
+    assert np.array_equal(matched(text, every), mask)
 
 
 def test_case_is_the_engines(probe: Probe) -> None:
