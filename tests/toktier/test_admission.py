@@ -14,6 +14,7 @@ import tokenizers
 from tests.support.tokenizer_files import small_spec
 from toktier.engines import admission
 from toktier.engines.admission import Pair, Verdict, admit, load_verdict, split_probe, store_verdict
+from toktier.engines.admission_texts import code_point_blocks
 from toktier.engines.fastokens import RawFastokens, window_engine
 from toktier.engines.reference import ReferenceEngine
 from toktier.ids import Ids
@@ -59,8 +60,15 @@ def test_a_range_of_differing_characters_is_refused() -> None:
     assert "more than 16 characters, the first U+109" in found.refusal
 
 
+@pytest.mark.parametrize("base", [0x3400, 0xAC00, 0xF000, 0x17000])
+def test_in_a_sampled_range_the_characters_between_the_samples_are_found(base: int) -> None:
+    differing = [base + 4, base + 5, base + 7]
+    found = verdict(lambda text: text.translate(dict.fromkeys(differing, "?")))
+    assert found == Verdict(None, frozenset(map(chr, differing)))
+
+
 def test_a_difference_of_no_single_character_is_refused() -> None:
-    found = verdict(lambda text: text.replace("1\n \n", "1\n\n"))
+    found = verdict(lambda text: text.replace("0\n \n", "0\n\n"))
     assert found.refusal is not None
     assert found.refusal.startswith("differs on self-test text")
 
@@ -110,6 +118,22 @@ def test_an_interrupt_is_none() -> None:
 def test_the_texts_are_always_the_same() -> None:
     assert list(admission.texts(LITERALS)) == list(admission.texts(LITERALS))
     assert any("<tool_call>" in text for text in admission.texts(LITERALS))
+
+
+def test_every_code_point_of_the_basic_planes_is_looked_at_or_lies_between_two_that_are() -> None:
+    blocks = list(code_point_blocks())
+    candidates = {c for block in blocks for c in block.candidates}
+    assert candidates.issuperset({*range(0x20000)} - {*range(0xD800, 0xE000)})
+    for block in blocks:
+        assert set(block.points) <= set(block.candidates)
+        gaps = np.diff([*block.points, block.candidates[-1] + 1])
+        assert block.points == block.candidates or gaps.max() <= 4
+        assert block.text() == "".join(map(block.single, block.points))
+    everything = "".join(block.text() for block in blocks)
+    for around in ("'@y", ".@'", "1@ ", " @\n", "  @\n", "\n@."):
+        assert around.replace("@", "\u0101") in everything
+    for around in ("x@ ", " @"):
+        assert around.replace("@", "\U00010101") in everything
 
 
 def test_the_probe_shows_splits() -> None:

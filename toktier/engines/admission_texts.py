@@ -14,12 +14,17 @@ from dataclasses import dataclass
 SEED = 1
 
 _BLOCK = 32
-# A code point after and before a letter, an apostrophe, a digit and white space. Each context ends in a neutral sign.
-_WIDE = ("x'{0}y.", "{0}'s1{0}.", " {0} {0}\n", "  {0}\n{0}.")
-_NARROW = ("x{0} {0}",)
-# Ranges of like characters: every fourth, which shows that such a range differs but not all that differ in it.
+# "@" is the code point: after and before a letter, an apostrophe, a sign, a digit and white space.
+_WIDE = "x'@y.@'s1@ @\n  @\n@."
+_NARROW = "x@ @"
+# Ranges of like characters (ideographs, syllables, private use, and of plane 1 what has no characters yet): every
+# fourth. Where one differs, the rest of its block is looked at as well.
+_STEP = 4
 _UNIFORM = (range(0x3400, 0xA000), range(0xAC00, 0xD7A4), range(0xE000, 0xF900))
-_PLANE_1 = range(0x10000, 0x20000)
+_UNIFORM_1 = (
+    *(range(0x12550, 0x12F90), range(0x13460, 0x14400), range(0x14648, 0x16100), range(0x17000, 0x1AFF0)),
+    *(range(0x1B300, 0x1BC00), range(0x1BCB0, 0x1CC00)),
+)
 _HAN = range(0x20000, 0x40000, 16)
 _PLANE_14 = range(0xE0000, 0xE0200)
 _SPARSE = range(0x40000, 0x110000, 409)
@@ -27,25 +32,36 @@ _SPARSE = range(0x40000, 0x110000, 409)
 
 @dataclass(frozen=True)
 class Block:
-    """Code points of one text, each of them in each of the contexts."""
+    """Code points of one text, each of them in ``context``."""
 
     points: Sequence[int]
-    contexts: Sequence[str]
+    context: str
+    candidates: Sequence[int]
+    """Those to look at one by one where the text shows a difference: ``points`` and those left out between them."""
 
     def text(self) -> str:
-        return "".join(self.single(point) for point in self.points)
+        return "".join(map(self.single, self.points))
 
     def single(self, point: int) -> str:
-        return "".join(context.format(chr(point)) for context in self.contexts)
+        return self.context.replace("@", chr(point))
 
 
 def code_point_blocks() -> Iterator[Block]:
     """All of planes 0 and 1 but for a part of the large uniform ranges, and samples of the others."""
-    wide = [c for c in range(0x10000) if not (0xD800 <= c < 0xE000 or any(c in r for r in _UNIFORM))]
-    narrow = [c for r in (*(r[::4] for r in _UNIFORM), _PLANE_1, _HAN, _PLANE_14, _SPARSE) for c in r]
-    for contexts, points in ((_WIDE, wide), (_NARROW, narrow)):
+    wide = _without(range(0x10000), (*_UNIFORM, range(0xD800, 0xE000)))
+    rest = [*_without(range(0x10000, 0x20000), _UNIFORM_1), *_HAN, *_PLANE_14, *_SPARSE]
+    for context, points in ((_WIDE, wide), (_NARROW, rest)):
         for start in range(0, len(points), _BLOCK):
-            yield Block(points[start : start + _BLOCK], contexts)
+            block = points[start : start + _BLOCK]
+            yield Block(block, context, block)
+    for uniform in (*_UNIFORM, *_UNIFORM_1):
+        for start in range(0, len(uniform), _BLOCK * _STEP):
+            candidates = uniform[start : start + _BLOCK * _STEP]
+            yield Block(candidates[::_STEP], _NARROW, candidates)
+
+
+def _without(points: range, holes: Sequence[range]) -> list[int]:
+    return sorted(set(points).difference(*holes))
 
 
 def texts(literals: Sequence[str]) -> Iterator[str]:
@@ -124,7 +140,8 @@ def _shared_prefixes() -> Iterator[str]:
 def _mixture(chance: random.Random, length: int, literals: Sequence[str]) -> str:
     parts: list[str] = []
     pool = chance.sample(_ALPHABETS, 3)
-    while sum(map(len, parts)) < length:
+    total = 0
+    while total < length:
         kind = chance.random()
         if kind < 0.03 and literals:
             literal = chance.choice(literals)
@@ -133,6 +150,7 @@ def _mixture(chance: random.Random, length: int, literals: Sequence[str]) -> str
             parts.append(chr(chance.choice(_POINTS)))
         else:
             parts.append("".join(chance.choices(chance.choice(pool), k=chance.choice((1, 1, 2, 3, 7)))))
+        total += len(parts[-1])
     return "".join(parts)
 
 
