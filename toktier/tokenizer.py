@@ -32,6 +32,8 @@ from toktier.ids import Ids
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
 
+_TABLES = ("vocab", "merges")
+
 _log = structlog.get_logger("toktier.tokenizer")
 
 
@@ -48,7 +50,7 @@ class FrozenTokenizer:
     digest: str
     """Hex; over the decompressed bytes of all files read and the versions of the engines."""
     spec: Mapping[str, Any] = field(repr=False)
-    """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None."""
+    """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None and the model's tables emptied."""
     config: Mapping[str, Any] = field(repr=False)
     """The parsed ``tokenizer_config.json``; empty where there is none."""
     files: Mapping[str, bytes] = field(repr=False)
@@ -89,10 +91,11 @@ class FrozenTokenizer:
             raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
             spec = _spec(read)
             reference = _reference(text, read.source)
+            vocab_size = _vocab_size(spec, reference)
+            spec = _without_tables(spec)
             certificate, refusal = _certify(spec, reference, cache_dir, read.source)
             engine = _window(raw, reference, spec, digest, cache_dir, verdict) if window else "not asked for"
         refused = engine if isinstance(engine, str) else None
-        vocabulary = reference.tokenizer.get_vocab(with_added_tokens=True)
         tokenizer = cls(
             source=read.source,
             revision=read.revision,
@@ -106,7 +109,7 @@ class FrozenTokenizer:
             window_refusal=refused,
             certificate=certificate,
             refusal=refusal,
-            vocab_size=max(vocabulary.values(), default=-1) + 1,
+            vocab_size=vocab_size,
         )
         _log.info(
             "tokenizer.loaded",
@@ -165,6 +168,19 @@ def _spec(read: sources.TokenizerFiles) -> dict[str, Any]:
         # Engines switch both off for every prompt; a file that was saved with them must not cut or pad ours.
         _log.warning("tokenizer.truncation_disabled", source=read.source, blocks=blocks)
     return {**spec, "truncation": None, "padding": None}
+
+
+def _vocab_size(spec: Mapping[str, Any], reference: ReferenceEngine) -> int:
+    """The largest ID plus 1. Of the file, which ``reference`` has read: its own table is slow to copy out."""
+    vocab = spec["model"].get("vocab") or ()
+    largest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    return max([largest, *reference.tokenizer.get_added_tokens_decoder()]) + 1
+
+
+def _without_tables(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """``spec`` with an empty vocabulary and no merges: nothing but the engines needs them (60 MB for Qwen3)."""
+    model = spec["model"]
+    return {**spec, "model": {**model, **{name: type(model[name])() for name in _TABLES if name in model}}}
 
 
 def _reference(text: str, source: str) -> ReferenceEngine:

@@ -53,7 +53,8 @@ def test_the_parts_of_a_loaded_tokenizer(small: Path) -> None:
     loaded = FrozenTokenizer.load(small, cache_dir=CACHE)
     assert loaded.source == str(small)
     assert loaded.revision is None
-    assert loaded.spec == {**small_spec(), "truncation": None, "padding": None}
+    model = {**small_spec()["model"], "vocab": {}, "merges": []}
+    assert loaded.spec == {**small_spec(), "model": model, "truncation": None, "padding": None}
     assert loaded.config == {"eos_token": "<|im_end|>"}
     assert set(loaded.files) == {"config.json"}
     assert loaded.vocab_size == 425
@@ -84,6 +85,15 @@ def test_truncation_and_padding_are_ignored_and_said(
         expected = plain.reference.encode(text).tolist()
         assert loaded.reference.encode(text).tolist() == expected
         assert loaded.window.encode(text).tolist() == expected
+
+
+def test_the_vocabulary_size_is_the_largest_id_of_the_engine(tmp_path: Path) -> None:
+    specs = [small_spec(), {**small_spec(), "added_tokens": []}, bpe(["a", "b"], [])]
+    unigram = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0], ["c", -2.0]], "byte_fallback": False}
+    specs.append({**small_spec(), "model": unigram, "added_tokens": []})
+    for k, spec in enumerate(specs):
+        loaded = FrozenTokenizer.load(write(tmp_path / str(k), spec), window=False)
+        assert loaded.vocab_size == max(loaded.reference.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 @pytest.mark.parametrize(
