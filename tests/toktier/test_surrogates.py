@@ -49,3 +49,13 @@ def test_each_place(text: str, place: tuple[str, int]) -> None:
 )
 def test_nothing_to_find(text: str) -> None:
     assert find_surrogate(body(text)) is None
+
+
+@pytest.mark.parametrize("depth", [1500, 5000])
+def test_a_body_that_nests_deeper_than_calls_can(depth: int) -> None:
+    deep: dict[str, Any] = {"last": "\udfff"}
+    for _ in range(depth):
+        deep = {"a": deep}
+    assert find_surrogate({"deep": deep}) == (f"deep.{'a.' * depth}last", 0)
+    assert find_surrogate({"deep": deep["a"], "user": "x\ud800"}) == (f"deep.{'a.' * (depth - 1)}last", 0)
+    assert find_surrogate({"user": "x\ud800", "deep": deep}) == ("user", 1)
