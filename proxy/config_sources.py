@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 PREFIX = "TOKTIER_"
 _BARE = re.compile(r"[\w/<>-]+")
@@ -300,8 +300,3 @@ def _known_part(root: type[BaseModel], place: Place) -> tuple[Place, type[BaseMo
 def _meaning(model: type[BaseModel], field: str | None) -> str:
     info = model.model_fields.get(field) if field else None
     return f" ({info.description})" if info is not None and info.description else ""
-
-
-def is_secret(model: type[BaseModel], field: str) -> bool:
-    """Whether a setting's value must never be shown."""
-    return _bare(model.model_fields[field].annotation) is SecretStr

@@ -34,8 +34,6 @@ class TemplateShape:
     variables: frozenset[str]
     content_format: ContentFormat
     names_developer: bool
-    uses_clock: bool
-    """Calls ``strftime_now``: the prompt depends on the clock and time zone of the process that renders."""
     constants: frozenset[str]
     """Every attribute name and string constant: an upper bound of the message keys that it can name."""
     content_loop_names: frozenset[str]
@@ -62,7 +60,6 @@ def shape_of(env: jinja2.Environment, source: str) -> TemplateShape:
         variables=variables,
         content_format=content_format,
         names_developer='"developer"' in source or "'developer'" in source,
-        uses_clock="strftime_now" in source,
         constants=frozenset(constants),
         content_loop_names=frozenset(_content_loop_names(tree)),
         dumps_messages=_dumps_messages(tree),

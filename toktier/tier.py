@@ -49,8 +49,6 @@ class Prepared:
     """IDs of the session's last state after those: an engine's prefix cache holds them, and cannot use them here."""
     first_changed_message: int | None
     """Index in the body of the first message that the session did not have; None where there is none, or no session."""
-    changed_tool: str | None
-    """Name of the first tool that differs from the session's, where the cause is `Cause.TOOLS_CHANGED`."""
     session: str
     """A random name for logs."""
     stages: dict[str, int]
@@ -110,11 +108,10 @@ class ModelTier:
             path = lease.path(len(text))
             lease.commit(marks)
         ids.flags.writeable = False
-        cause = _cause(path, lease, splice)
         return Prepared(
             ids=ids,
             path=path,
-            cause=cause,
+            cause=_cause(path, lease, splice),
             full=splice.full,
             messages=len(request.messages),
             chars=len(text),
@@ -123,7 +120,6 @@ class ModelTier:
             first_changed=splice.first_changed,
             lost_reuse_tokens=max(0, before - splice.first_changed),
             first_changed_message=_first_changed_message(lease, request),
-            changed_tool=_changed_tool(lease, wanted, request) if cause is Cause.TOOLS_CHANGED else None,
             session=lease.session,
             stages={
                 "normalise": (normalised - started) // 1000,
@@ -179,13 +175,3 @@ def _first_changed_message(lease: Lease, request: RenderRequest) -> int | None:
     if lease.previous is None or lease.shared == len(request.messages):
         return None
     return lease.shared if request.wire_index is None else request.wire_index[lease.shared]
-
-
-def _changed_tool(lease: Lease, wanted: Fingerprint, request: RenderRequest) -> str | None:
-    old, new = lease.previous_tools, wanted.tools
-    place = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    if request.tools is None or place >= len(request.tools):
-        return None
-    tool = request.tools[place]
-    name = tool.get("function", tool).get("name")
-    return name if isinstance(name, str) else None

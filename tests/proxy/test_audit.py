@@ -38,7 +38,6 @@ def prepared(**changes: Any) -> Prepared:
         "first_changed": 5,
         "lost_reuse_tokens": 7,
         "first_changed_message": 2,
-        "changed_tool": "a client's word",
         "session": "abc",
         "stages": {"normalise": 1, "render": 2, "match": 3, "splice": 4},
         "control_tokens": 0,
@@ -75,7 +74,6 @@ def test_what_the_tier_found_out() -> None:
     assert line["lost_reuse_tokens"] == 7
     assert line["flags"] == [Flag.CONTROL_TOKEN_IN_CONTENT]
     assert {k: v for k, v in line["stages_us"].items() if k != "total"} == prepared().stages
-    assert "a client's word" not in repr(line)
     assert "ids" not in line
 
 

@@ -56,7 +56,6 @@ class FakeTier:
             first_changed=0,
             lost_reuse_tokens=0,
             first_changed_message=None,
-            changed_tool=None,
             session="s",
             stages={"normalise": 1, "render": 1, "match": 1, "splice": 1},
             control_tokens=0,

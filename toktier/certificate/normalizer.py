@@ -53,10 +53,6 @@ class NormalizerRule:
     active: Flips
     boundary: Flips
 
-    @property
-    def composing(self) -> bool:
-        return len(self.active) > 0
-
 
 NO_NORMALIZER = NormalizerRule("none", _EVERY, _EMPTY, _EVERY)
 
