@@ -62,6 +62,7 @@ class Bypass(StrEnum):
     # rendering
     TEMPLATE_ERROR = "template_error"
     CLOCK = "clock"
+    RANDOM = "random"
     NO_TEMPLATE = "no_template"
     RENDERER_NOT_JINJA = "renderer_not_jinja"
     # the model or the upstream
@@ -96,6 +97,7 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.BATCH_ROUTE: "batch routes take no IDs",
     Bypass.TEMPLATE_ERROR: "the chat template raised; the engine's own answer is relayed",
     Bypass.CLOCK: "the template prints the time, and what it prints may change before the engine would print it",
+    Bypass.RANDOM: "the template makes a random choice, and the engine's would be another",
     Bypass.NO_TEMPLATE: "the model has no chat template",
     Bypass.RENDERER_NOT_JINJA: "the engine renders this model with code, not with a Jinja template",
     Bypass.TEXT_MODE_CONFIGURED: "the configuration keeps this model in text mode",

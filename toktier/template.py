@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import jinja2
 import jinja2.ext
@@ -110,6 +110,10 @@ def _strftime_now(format: str) -> str:
     return text
 
 
+def _random(*_: object, **__: object) -> NoReturn:
+    raise Unrenderable(Bypass.RANDOM, "random choice in the template")
+
+
 def environment() -> ImmutableSandboxedEnvironment:
     """A fresh environment, equal to the one in transformers' ``_cached_compile_jinja_template``."""
     env = ImmutableSandboxedEnvironment(
@@ -118,6 +122,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = _strftime_now
+    env.globals["lipsum"] = env.filters["random"] = _random  # Jinja2's own
     return env
 
 

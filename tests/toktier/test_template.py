@@ -216,6 +216,13 @@ def test_a_clock_that_may_move_on_before_the_engine_reads_it_bypasses(
     assert caught.value.bypass is Bypass.CLOCK
 
 
+@pytest.mark.parametrize("source", ["{{ [1, 2]|random }}", "{{ lipsum(1) }}", "{{ [[1, 2]]|map('random')|list }}"])
+def test_a_random_choice_bypasses(source: str) -> None:
+    with pytest.raises(Unrenderable) as caught:
+        one(source)
+    assert caught.value.bypass is Bypass.RANDOM
+
+
 def test_tools_and_documents_are_none_when_absent() -> None:
     assert one("{{ tools }}{{ documents }}{{ add_generation_prompt }}", add_generation_prompt=True) == "NoneNoneTrue"
 
