@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from proxy.config import ConfigError, Log, Settings, config_file, load
+from proxy.config_sources import Problem
 
 app = typer.Typer(
     name="toktier",
@@ -85,9 +86,19 @@ def _options(
     return tree
 
 
+def _loaded(config: Path | None, options: dict[str, Any]) -> Settings:
+    """The settings, fit to serve with. Raises `ConfigError`."""
+    settings = load(config_file(config), options)
+    if not settings.upstreams:
+        raise ConfigError(
+            [Problem("upstreams", "none is configured", "give --upstream URL --model NAME, or --config FILE")]
+        )
+    return settings
+
+
 def _load_or_exit(config: Path | None, options: dict[str, Any]) -> Settings:
     try:
-        return load(config_file(config), options)
+        return _loaded(config, options)
     except ConfigError as error:
         for problem in error.problems:
             typer.echo(f"toktier: {problem}", err=True)
@@ -123,11 +134,6 @@ def serve(
         upstream, model, tokenizer, revision, chat_template, token_field, host, port, log_file, log_level
     )
     settings = _load_or_exit(config, options)
-    if not settings.upstreams:
-        typer.echo(
-            "toktier: upstreams: none is configured. Give --upstream URL --model NAME, or --config FILE.", err=True
-        )
-        raise typer.Exit(2)
     from proxy.serve import run
 
     code = run(settings, lambda: load(config_file(config), options))
@@ -158,7 +164,7 @@ def check(
     )
     if as_json:
         try:
-            settings = load(config_file(config), options)
+            settings = _loaded(config, options)
         except ConfigError as error:
             problems = [{"place": p.place, "problem": p.problem, "remedy": p.remedy} for p in error.problems]
             typer.echo(json.dumps({"exit_code": 2, "problems": problems}, indent=2))

@@ -250,6 +250,10 @@ class Reference:
             return {"refused": f"malformed request ({type(error).__name__})", "param": None}
 
 
+NO_TRANSFORMERS = 3
+"""Exit status where the one library that this process needs is not installed."""
+
+
 def main(folder: Path) -> None:
     """Serve standard input until it ends. Whatever a library prints goes to standard error."""
     signal.signal(
@@ -259,7 +263,10 @@ def main(folder: Path) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    reference = Reference(folder)
+    try:
+        reference = Reference(folder)
+    except ModuleNotFoundError:
+        sys.exit(NO_TRANSFORMERS)
     vocabulary = max(reference.tokenizer.get_vocab().values()) + 1
     hello = {"ready": True, "transformers": reference.version, "vocab_size": vocabulary}
     print(json.dumps(hello), file=answers, flush=True)

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from proxy.embedded_check import NO_TRANSFORMERS
+
 PROGRAM = Path(__file__).with_name("embedded_check.py")
 LINE_LIMIT = 1 << 28
 """Bytes that one answer may have: a million IDs and more."""
@@ -52,10 +54,10 @@ class Checker:
             process.kill()
             raise
         if not line:
-            raise CheckerFailed(
-                f"the reference process ended with status {await process.wait()}; "
-                "it needs transformers: pip install 'toktier-proxy[demo]'"
-            )
+            status = await process.wait()
+            if status == NO_TRANSFORMERS:
+                raise CheckerFailed("it checks with transformers, which is not installed: pip install '.[demo]'")
+            raise CheckerFailed(f"the reference process ended with status {status}")
         return cls(process, json.loads(line))
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 
@@ -103,6 +104,8 @@ def run(settings: Settings, read_again: Callable[[], Settings]) -> int:
     written = logs.configure(settings.log)
     # The cyclic collector would run at every 700th container, and a hostile body makes millions: 80 % of its parsing.
     gc.set_threshold(50_000, 20, 20)
+    # A thread that renders keeps the interpreter this long before the event loop gets it (default 5 ms; docs/log.md).
+    sys.setswitchinterval(0.001)
     factory = None
     with contextlib.suppress(ImportError):
         import uvloop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import openai
 import pytest
+from rich.console import Console
 
 from proxy.embedded import EmbeddedEngine
 from tools.demo import report
@@ -47,6 +49,25 @@ def made(
     log = {"path": path, "bypass": None, "chars": 10, "served_chars": 10, "scanned_chars": 5, "tokens": 3}
     verdict = {"form": form, "exact": exact, "first_difference": None if exact else 2}
     return Turn(what, "id", log={**log, "stages_us": {}}, verdict=verdict, **more)
+
+
+@pytest.mark.parametrize(("width", "count"), [(80, 2), (149, 2), (150, 1), (200, 1)])
+def test_no_number_is_cut_on_any_terminal(width: int, count: int) -> None:
+    turns = [made("a tool result that is long, and streamed", path="compaction") for _ in range(39)]
+    for turn in turns:
+        turn.log |= {"chars": 222_222, "served_chars": 222_222, "scanned_chars": 222_222, "tokens": 99_999}
+        turn.log["stages_us"] = dict.fromkeys(report.STAGES, 99_999)
+    tables = report.tables(turns, width)
+    assert len(tables) == count
+    console = Console(width=width, file=io.StringIO(), record=True)
+    for table in tables:
+        console.print(table)
+    text = console.export_text()
+    for name in (*report.COUNTS, *report.STAGES, "exact"):
+        assert f" {name} " in f" {text} "
+    assert text.count(" yes") == 39
+    assert text.count("222,222") == 3 * 39
+    assert text.count("99,999") == (1 + len(report.STAGES)) * 39
 
 
 def test_a_good_run_has_no_problems() -> None:

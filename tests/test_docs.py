@@ -44,3 +44,15 @@ def test_every_other_reason_is_documented(enum: type[Path] | type[Cause] | type[
 def test_the_document_names_no_reason_that_the_code_lacks() -> None:
     known = {member.value for enum in (Bypass, Path, Cause, FullEncode) for member in enum}
     assert set(rows("bypass.md")) <= known
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 20
+    for page, link in links:
+        assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -218,3 +218,10 @@ async def test_probe_of_an_upstream_that_refuses_or_is_not_there(engine: TestSer
     gone = await asyncio.to_thread(inspect, asked, probe=True)
     assert gone.upstreams[0].reachable is False
     assert gone.exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_without_an_upstream_there_is_nothing_to_serve(command: str) -> None:
+    done = run(command)
+    assert done.exit_code == 2
+    assert "upstreams: none is configured" in done.output

@@ -64,16 +64,18 @@ async def session(console: Console, engine: EmbeddedEngine, proxy: Proxy, seed: 
 
 async def main(console: Console, seed: int = SEED) -> int:
     """The whole demo; returns the exit code."""
-    started = time.monotonic()
     async with AsyncExitStack() as stack:
         engine = EmbeddedEngine(script=make_script(seed))
         async with shown(console, "embedded engine (a simulator without a model; transformers checks the IDs)"):
             await stack.enter_async_context(engine)
         async with shown(console, "toktier serve (it certifies the tokenizer and probes the engine)"):
             proxy = await stack.enter_async_context(Proxy(engine.url, engine.model))
+        started = time.monotonic()
         turns = await session(console, engine, proxy, seed)
-    console.print(report.table(turns))
-    report.summary(console, turns, time.monotonic() - started)
+        seconds = time.monotonic() - started
+    for table in report.tables(turns, console.width):
+        console.print(table)
+    report.summary(console, turns, seconds)
     found = report.problems(turns)
     for problem in found:
         console.print(f"[bold red]{problem}[/]")

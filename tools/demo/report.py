@@ -32,29 +32,48 @@ def _exact(turn: Turn) -> str:
     return {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[dim]text[/]"}[turn.exact]
 
 
-def table(turns: Sequence[Turn]) -> Table:
-    """One row a turn."""
+WIDE = 150
+"""Columns of a terminal that shows everything in one table."""
+COUNTS = ("context", "served", "scanned", "tokens")
+
+
+def tables(turns: Sequence[Turn], width: int) -> list[Table]:
+    """One row a turn, in one table where the terminal has `WIDE` columns, else in two."""
+    if width >= WIDE:
+        return [_table(turns, (*COUNTS, *STAGES), exact=True)]
+    return [_table(turns, COUNTS, exact=True), _table(turns, STAGES, exact=False)]
+
+
+def _table(turns: Sequence[Turn], numbers: Sequence[str], *, exact: bool) -> Table:
     result = Table(
         title="An agent session through TokTier",
-        caption="context, served, scanned: characters; parse to serialise: microseconds by stage of TokTier's own work",
+        caption="context to scanned: characters; parse to serialise: microseconds by stage of TokTier's own work",
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
         pad_edge=False,
         collapse_padding=True,
     )
-    result.add_column("#", justify="right")
-    result.add_column("turn", no_wrap=True)
-    result.add_column("path", no_wrap=True)
-    for name in ("context", "served", "scanned", "tokens", *STAGES):
+    all_in_one = len(numbers) > len(STAGES)
+    result.add_column("#", justify="right", no_wrap=True)
+    result.add_column("turn", no_wrap=True, overflow="ellipsis", max_width=24 if all_in_one else 18)
+    if exact:
+        result.add_column("path", no_wrap=True)
+    for name in numbers:
         result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("exact", no_wrap=True)
+    if exact:
+        result.add_column("exact", no_wrap=True)
     for number, turn in enumerate(turns, 1):
         log = turn.log
-        path = f"{log['path']} [dim]{log['bypass']}[/]" if log["bypass"] else str(log["path"])
-        counts = (log["chars"], log["served_chars"], log["scanned_chars"], log["tokens"])
-        stages = (log["stages_us"].get(stage) for stage in STAGES)
-        what = turn.what if turn.eligible else f"[dim]{turn.what}[/]"
-        result.add_row(str(number), what, path, *map(_count, (*counts, *stages)), _exact(turn))
+        row = [str(number), turn.what if turn.eligible else f"[dim]{turn.what}[/]"]
+        if exact:
+            reason = f" [dim]{log['bypass']}[/]" if log["bypass"] and all_in_one else ""
+            row.append(f"{log['path']}{reason}")
+        values = dict(
+            zip(COUNTS, (log["chars"], log["served_chars"], log["scanned_chars"], log["tokens"]), strict=True)
+        )
+        values |= {stage: log["stages_us"].get(stage) for stage in STAGES}
+        row += [_count(values[name]) for name in numbers]
+        result.add_row(*row, *([_exact(turn)] if exact else []))
     return result
 
 
