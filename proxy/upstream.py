@@ -71,7 +71,7 @@ class Upstream:
         self.credential = None if secret is None else f"Bearer {secret}"
         """Value of the Authorization header of TokTier's own."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called when a connection failed: what the probe found may be void."""
+        """Called when a connection failed, also if a second one served: what the probe found may be void."""
         self._base = settings.url
         self._pooled = self._session(keep=True)
         self._fresh = self._session(keep=False)
@@ -118,6 +118,7 @@ class Upstream:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
                 if not attempts.reused or not _nothing_received(error):
                     raise
+                self.on_failure()  # another process may listen by now: it is asked before further IDs go out
             return _checked(await self._send(self._fresh, method, url, headers, body, attempts))
         except TimeoutError as error:
             self._failed(error)
