@@ -89,8 +89,11 @@ def fingerprint(
     )
 
 
-def common_prefix(a: Sequence[bytes], b: Sequence[bytes]) -> int:
-    """How many leading entries of two lists are equal, by halving (each step one comparison in C)."""
+def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many leading entries of two lists, or characters of two strings, are equal, by halving.
+
+    Each step is one comparison in C.
+    """
     low, high = 0, min(len(a), len(b))
     while low < high:
         mid = (low + high + 1) // 2

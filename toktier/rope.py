@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from toktier.chunks import SMALL, TARGET, ChunkEncoder, CutRule
 from toktier.errors import InvalidText
+from toktier.fingerprint import common_prefix
 from toktier.ids import Ids
 from toktier.reasons import FullEncode
 
@@ -119,7 +120,7 @@ class Rope:
             return self._unchanged()
         common = start
         if i < len(texts):
-            common += _common_prefix(texts[i], text[start : start + len(texts[i])])
+            common += common_prefix(texts[i], text[start : start + len(texts[i])])
         j, end = len(texts), size
         while j > i and text.endswith(texts[j - 1], start, end):
             j -= 1
@@ -351,18 +352,6 @@ def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int) -> 
     if i < j or start < end or not gaps:
         gaps.append(Gap(i, j, text[start:end]))
     return gaps
-
-
-def _common_prefix(a: str, b: str) -> int:
-    """Length of the common prefix of two strings, by halving (each step one comparison in C)."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        mid = (low + high + 1) // 2
-        if a[low:mid] == b[low:mid]:
-            low = mid
-        else:
-            high = mid - 1
-    return low
 
 
 def _common_ids(a: Ids, b: Ids) -> int:

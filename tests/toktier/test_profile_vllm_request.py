@@ -11,7 +11,7 @@ from tests.conftest import data_path
 from tests.support.templates import template_of
 from tests.support.vllm_profile import TOOL, USER, normalise, refused
 from toktier.errors import TemplateFailure
-from toktier.profiles.vllm import renderer_of
+from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
 from toktier.template import ChatTemplate
 
@@ -155,13 +155,13 @@ def test_a_template_among_the_arguments_is_a_request_template() -> None:
     ],
 )
 def test_models_that_the_engine_renders_with_code(model: Any, renderer: str) -> None:
-    assert renderer_of({"config.json": json.dumps(model).encode()}, {}) == renderer
+    assert VllmProfile().renderer_of({"config.json": json.dumps(model).encode()}, {}) == renderer
 
 
 def test_mistral_is_told_by_its_tokenizer_file() -> None:
-    assert renderer_of({"tekken.json": b"{}"}, {}) == "mistral"
-    assert renderer_of({"tokenizer.model.v3": b""}, {}) == "mistral"
-    assert renderer_of({"config.json": b"not json"}, {}) == "unknown"
+    assert VllmProfile().renderer_of({"tekken.json": b"{}"}, {}) == "mistral"
+    assert VllmProfile().renderer_of({"tokenizer.model.v3": b""}, {}) == "mistral"
+    assert VllmProfile().renderer_of({"config.json": b"not json"}, {}) == "unknown"
 
 
 # --- given cases ---------------------------------------------------------------------------------------------------

@@ -12,14 +12,15 @@ drops. A profile repeats that, so that our prompt equals the engine's own. Two r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from toktier.errors import TemplateFailure, Unrenderable
 from toktier.template import ChatTemplate, RenderRequest
 
-__all__ = ["EngineProfile", "ProfileSettings", "RenderRequest", "TemplateFailure", "Unrenderable"]
+__all__ = ["EngineProfile", "ProfileSettings", "RenderRequest", "TemplateFailure", "Unrenderable", "renderer_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,26 @@ class EngineProfile(Protocol):
     def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
         """What the engine passes to the template for ``body`` (parsed by ``json.loads``). Raises `Unrenderable`."""
         ...
+
+
+def renderer_of(files: Mapping[str, bytes], named: Callable[[object], str | None]) -> str:
+    """``jinja``, or the code that an engine renders this model with; ``named`` tells it by an architecture's name.
+
+    A Mistral repository is told by its own tokenizer file (``tekken.json``, ``tokenizer.model.v*``); engines ask for
+    consolidated weights as well, which are not seen here, so this errs on the side of a bypass.
+    """
+    if any(name == "tekken.json" or name.startswith("tokenizer.model.v") for name in files):
+        return "mistral"
+    try:
+        model = json.loads(files.get("config.json", b"{}"))
+    except ValueError:
+        return "unknown"
+    if not isinstance(model, dict):
+        return "unknown"
+    if model.get("model_type") == "gpt_oss":
+        return "harmony"
+    architectures = model.get("architectures")
+    for architecture in architectures if isinstance(architectures, list) else ():
+        if (renderer := named(architecture)) is not None:
+            return renderer
+    return "jinja"

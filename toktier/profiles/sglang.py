@@ -31,14 +31,13 @@ bypass, and the upstream's parity check decides whether IDs are sent at all. Pat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
 from toktier.errors import Unrenderable
-from toktier.profiles.base import ProfileSettings
+from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
 from toktier.profiles.vllm import RESERVED_KWARGS
 from toktier.profiles.vllm_content import MEDIA_KEYS
@@ -77,28 +76,17 @@ _CODE_RENDERED: Final = {
 """Architectures (by a part of the name) with an encoder, a Python template or argument rules of their own."""
 
 
+def _renderer_named(architecture: object) -> str | None:
+    return next((renderer for part, renderer in _CODE_RENDERED.items() if part in str(architecture)), None)
+
+
 class SglangProfile:
     """The rules above. Stateless."""
 
     name = "sglang"
 
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
-        if any(name == "tekken.json" or name.startswith("tokenizer.model.v") for name in files):
-            return "mistral"
-        try:
-            model = json.loads(files.get("config.json", b"{}"))
-        except ValueError:
-            return "unknown"
-        if not isinstance(model, dict):
-            return "unknown"
-        if model.get("model_type") == "gpt_oss":
-            return "harmony"
-        architectures = model.get("architectures")
-        for architecture in architectures if isinstance(architectures, list) else ():
-            for part, renderer in _CODE_RENDERED.items():
-                if part in str(architecture):
-                    return renderer
-        return "jinja"
+        return renderer_of(files, _renderer_named)
 
     def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
         """Raises `Unrenderable`. Linear in the messages; strings are shared with ``body``."""

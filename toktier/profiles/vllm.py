@@ -46,13 +46,12 @@ that the request goes upstream as text, because vLLM would fail while rendering 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from toktier.errors import Unrenderable
-from toktier.profiles.base import ProfileSettings
+from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, check_fields
 from toktier.profiles.vllm_content import JOINER, content_of
 from toktier.profiles.vllm_tools import tool_calls_of, tools_of
@@ -104,27 +103,8 @@ _CODE_RENDERED_ARCHITECTURES: Final = {
 """``vllm/config/model.py``: the tokenizer modes, and so the renderers, that ``--tokenizer-mode auto`` picks."""
 
 
-def renderer_of(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
-    """``jinja``, or the code that vLLM renders this model with (``--tokenizer-mode auto``).
-
-    A Mistral repository is told by its own tokenizer file (``tekken.json``, ``tokenizer.model.v*``); vLLM asks for
-    consolidated weights as well, which are not seen here, so this errs on the side of a bypass.
-    """
-    if any(name == "tekken.json" or name.startswith("tokenizer.model.v") for name in files):
-        return "mistral"
-    try:
-        model = json.loads(files.get("config.json", b"{}"))
-    except ValueError:
-        return "unknown"
-    if not isinstance(model, dict):
-        return "unknown"
-    if model.get("model_type") == "gpt_oss":
-        return "harmony"
-    architectures = model.get("architectures")
-    for architecture in architectures if isinstance(architectures, list) else ():
-        if isinstance(architecture, str) and architecture in _CODE_RENDERED_ARCHITECTURES:
-            return _CODE_RENDERED_ARCHITECTURES[architecture]
-    return "jinja"
+def _renderer_named(architecture: object) -> str | None:
+    return _CODE_RENDERED_ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
 
 
 class VllmProfile:
@@ -133,7 +113,7 @@ class VllmProfile:
     name = "vllm"
 
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
-        return renderer_of(files, config)
+        return renderer_of(files, _renderer_named)
 
     def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
         """Raises `Unrenderable`. Linear in the messages; strings are shared with ``body``."""
