@@ -203,20 +203,19 @@ class StageRule:
     strict: Mask
 
 
-def stage_rule(node: Node, p: Positions, holds: Mask, behaviour: str, invert: bool) -> StageRule:
-    """Lemma 1 for one stage. ``holds[i, c]``: atom i of ``p`` contains class c.
+def stage_rule(node: Node, p: Positions, left: Mask, right: Mask, behaviour: str, invert: bool) -> StageRule:
+    """Lemma 1 for one stage. ``left[i, c]``: atom i of ``p`` holds what class c of a is when the stage sees it;
+    ``right`` the same for b. Where no step before the stage rewrites the text the two are the same.
 
     A piece boundary stands between a match and what is beside it, except where the behaviour joins them. HF's fold
     joins a match to the gap before it (MergedWithPrevious), to the gap after it (MergedWithNext), or runs of a kind
     (Contiguous); ``invert`` swaps matches and gaps. Two gaps side by side are one piece under every behaviour.
     """
-    span = _pairs(p.follow, holds, holds)
-    bodies = np.stack([holds[list(k)].any(axis=0) for k in p.looks]) if p.looks else holds[:0]
-    span |= _pairs(p.evaluated_after, holds, bodies)
+    span = _pairs(p.follow, left, right)
+    bodies = np.stack([right[list(k)].any(axis=0) for k in p.looks]) if p.looks else right[:0]
+    span |= _pairs(p.evaluated_after, left, bodies)
     transparent = ~span
-    cov = _Coverage(p, holds).takes(node)
-    nev = ~_any(list(holds[p.consuming]))
-    a, b = cov[:, None], cov[None, :]
+    a, b = _Coverage(p, left).takes(node)[:, None], _Coverage(p, right).takes(node)[None, :]
     if behaviour == "Isolated" or (behaviour == "Removed" and not invert):
         edge = a | b
     elif behaviour == "Removed":  # the pieces are the matches, and no match spans the seam
@@ -226,7 +225,8 @@ def stage_rule(node: Node, p: Positions, holds: Mask, behaviour: str, invert: bo
     elif behaviour == "MergedWithNext":
         edge = (a if invert else b) & np.ones_like(span)
     elif behaviour == "Contiguous":
-        edge = (a & nev[None, :]) | (nev[:, None] & b)
+        never_a, never_b = ~_any(list(left[p.consuming]))[:, None], ~_any(list(right[p.consuming]))[None, :]
+        edge = (a & never_b) | (never_a & b)
     else:
         raise ValueError(behaviour)
     return StageRule(transparent, transparent & edge)
