@@ -22,6 +22,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import Regex, decoders
 
+from toktier.certificate.predicates import held
 from toktier.certificate.regex import Atom
 from toktier.errors import Refusal
 
@@ -95,13 +96,22 @@ class Probe:
 
     def atoms(self, atoms: Sequence[Atom]) -> list[Flips]:
         """The set of each atom, in order. Raises `Refusal` where the engine does not take an atom on its own."""
-        patterns = {a.text: a for a in atoms if a.literal is None}
+        patterns = {a.text: a for a in atoms if a.literal is None and a.predicate is None}
         missing = [a for text, a in patterns.items() if not self._has(f"atom {text}")]
         for a, flips in zip(missing, _ask_atoms(missing) if missing else (), strict=True):
             self._keep(f"atom {a.text}", flips)
-        return [
-            flips_of_points([ord(a.literal)]) if a.literal is not None else self._known[f"atom {a.text}"] for a in atoms
-        ]
+        return [self._set(a) for a in atoms]
+
+    def _set(self, atom: Atom) -> Flips:
+        if atom.literal is not None:
+            return flips_of_points([ord(atom.literal)])
+        if atom.predicate is not None:
+            return self.predicate(atom.predicate)
+        return self._known[f"atom {atom.text}"]
+
+    def predicate(self, name: str) -> Flips:
+        """The set of a predicate of `predicates`."""
+        return self.cached(f"predicate {name}", lambda: _ask_predicates(name))
 
     def _has(self, key: str) -> bool:
         return key in self._known or self._load(key)
@@ -162,6 +172,11 @@ def matched(pattern: str, text: str) -> Mask:
     mask[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
     mask[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
     return mask
+
+
+def _ask_predicates(name: str) -> dict[str, Flips]:
+    found = held(name, all_code_points())
+    return {f"predicate {other}": flips_of_points(map(ord, chars)) for other, chars in found.items()}
 
 
 def _ask_atoms(atoms: Sequence[Atom]) -> list[Flips]:

@@ -32,6 +32,8 @@ class Atom:
     """The code point, where the atom stands for itself and case counts."""
     unfolded: str | None = None
     """Where case is ignored: the pattern without that option."""
+    predicate: str | None = None
+    """Where no regex tells the set: the name of a predicate of the engine's, in `predicates`."""
 
 
 @dataclass(frozen=True)
