@@ -4,6 +4,12 @@ A cut rule speaks about pairs: ``is_cut(text, i)`` depends on ``text[i-1]``, ``t
 normalizer, ``text[i+1]`` (lemmas 1 to 5 of `docs/proof.md`). So a window of three characters is enough to ask; where
 the third is needed and not in the window, the answer is "no".
 
+Under a rule that is `interior` (something is put before the text, or before each segment of it), T stands for the first
+chunk only. What the others need is X, the tokenizer of a text that goes on in the middle of a segment: (a, b) is a cut
+when ``T(u a b v) = T(u a) + X(b v)`` for every u and v. With u empty, X(b v) is T(a b v) without its first |T(a)| IDs,
+whatever stands before a; so a chunk is encoded with the one character before it. It is the same X for every a that
+makes a cut with b: an edit before the chunk leaves its IDs as they are.
+
 Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
 allow. A chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`: at 4M characters of one width
 these comparisons took 2.7, 1.3 and 0.6 ms with chunks of 1,000, 2,000 and 4,000 characters, and an edit costs a chunk.
@@ -13,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +36,7 @@ SMALL = 64
 """A neighbour shorter than this is encoded again with the change instead of being kept (see `Rope`)."""
 LONG = 65_536
 """A chunk longer than this (no cut in sight) goes to the reference: window engines may be quadratic in such runs."""
+_HEADS = 4096
 _FEW = 4
 """Pieces that are encoded one by one instead of as a batch."""
 
@@ -37,8 +44,11 @@ _FEW = 4
 class CutRule(Protocol):
     """Certified cuts of one tokenizer. `toktier.certificate.Certificate` is one."""
 
+    interior: bool
+    """Whether chunks other than the first are to be encoded as text that goes on: by X, not by T."""
+
     def is_cut(self, text: str, i: int) -> bool:
-        """Whether T(text) = T(text[:i]) + T(text[i:]) by the pair rule, ``0 < i < len(text)``."""
+        """Whether T(text) = T(text[:i]) + X(text[i:]) by the pair rule, ``0 < i < len(text)``."""
         ...
 
     def cuts(self, text: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
@@ -56,6 +66,13 @@ class ChunkEncoder:
     marker: str = ""
     """How control literals begin, ``<|`` say. Chunks end before one where they can, so that an edited message takes
     few of its neighbours with it. Any text is right; it is a matter of speed alone."""
+    _heads: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """|T(c)| of single characters c. At most `_HEADS` are kept; threads may compute one twice."""
+
+    @property
+    def interior(self) -> bool:
+        """Whether `encode` has to be told what stands before each piece."""
+        return bool(getattr(self.rule, "interior", False))
 
     def pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.
@@ -91,8 +108,33 @@ class ChunkEncoder:
                 place = text.find(self.marker, place + 1, stop)
         return first_cut(rule, text, start + TARGET, limit) if limit - start >= 2 * TARGET else None
 
-    def encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
-        """T of each piece, one after the other, and the counts. Pieces must be valid UTF-8 text."""
+    def encode(self, pieces: Sequence[str], before: Sequence[str] = ()) -> tuple[Ids, Sequence[int]]:
+        """The IDs of each piece, one after the other, and the counts. Pieces must be valid UTF-8 text.
+
+        ``before``, under an `interior` rule: for each piece the character before it, which makes a cut with its first,
+        or "" for the piece at the start of the text. That piece is encoded by T and the others by X.
+        """
+        if not any(before):
+            return self._encode(pieces)
+        ids, counts = self._encode([left + piece for left, piece in zip(before, pieces, strict=True)])
+        heads = [self._head(left) if left else 0 for left in before]
+        parts: list[Ids] = []
+        start = 0
+        for count, head in zip(counts, heads, strict=True):
+            parts.append(ids[start + head : start + count])
+            start += count
+        return parts[0] if len(parts) == 1 else np.concatenate(parts), list(map(len, parts))
+
+    def _head(self, character: str) -> int:
+        known = self._heads.get(character)
+        if known is None:
+            known = len(self.reference.encode(character))
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            self._heads[character] = known
+        return known
+
+    def _encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
         engine = self.window if self.rule is not None else self.reference
         if not pieces:
             return EMPTY, ()

@@ -1,18 +1,20 @@
 """The text of one session as chunks with their token IDs, repaired when the text changes.
 
-Lemma 6 (splice). If the seams of y = L m' R are cuts of y, then T(y) = T(L) + T(m') + T(R). A pair cut is one for every
-text around it, so it survives any edit that keeps its two characters and, under a composing normalizer, the one after.
+Lemma 6 (splice). If the seams of y = L m' R are cuts of y, then T(y) = T(L) + X(m') + X(R); X, the tokenizer of a text
+that goes on, is T where nothing is put before a text (see `toktier.chunks`). A pair cut is one for every text around
+it, so it survives any edit that keeps its two characters and, under a composing normalizer, the one after.
 
 Invariants, for the chunks c1 .. cn of the current text y = c1 c2 .. cn:
- (1) the IDs kept for ci are T(ci), the encode of ci as a whole text, and they stand in `ids` one after the other;
+ (1) the IDs kept for c1 are T(c1), those kept for any other ci are X(ci), and they stand in `ids` one after the other;
  (2) every inner seam is a certified cut *in y*, asked of the characters that stand around it now.
-By (2) and lemma 6, applied seam after seam, T(y) = T(c1) + .. + T(cn); by (1) that is `ids`.
+By (2) and lemma 6, applied seam after seam, T(y) = T(c1) + X(c2) + .. + X(cn); by (1) that is `ids`.
 
 An edit replaces the chunks that it touches, one run of them or several, each by its m', and asks both seams of every
 m' again on the new text; while one is no cut, the chunk beyond it joins m'. No other seam can have changed: those
 between kept chunks keep both their characters, and the character after, too, because a chunk before an m' is never
 shorter than `SMALL` >= 2 characters. The end of the text is never a cut: an append asks the seam at the old end like
-any other.
+any other. The text before a chunk does not change its X, so kept chunks keep their IDs, but for two: where X is not T,
+a chunk that becomes the first one, and the first one when something comes before it, join m' too.
 
 Two neighbouring chunks are never both shorter than `SMALL`, so their number is bounded by the text, not by its history;
 the last chunk, which stays open, is the exception.
@@ -163,7 +165,8 @@ class Rope:
         try:
             for gap in gaps:
                 pieces.append(encoder.pieces(gap.text, at_end=gap.j == n) if gap.text else [])  # noqa: PERF401
-            ids, counts = encoder.encode([piece for own in pieces for piece in own])
+            flat = [piece for own in pieces for piece in own]
+            ids, counts = encoder.encode(flat, self._before(gaps, pieces) if encoder.interior else ())
         except (InvalidText, UnicodeEncodeError):
             self._refuse_surrogates(gaps)
             raise
@@ -211,13 +214,28 @@ class Rope:
                 elif i > 0 and (len(texts[i - 1]) < SMALL or not self._is_cut(rule, texts[i - 1], text, j)):
                     i -= 1
                     text = texts[i] + text
-                elif j < limit and (len(texts[j]) < SMALL or (text and not self._is_cut(rule, text, "", j))):
+                elif j < limit and (
+                    len(texts[j]) < SMALL
+                    or (text and not self._is_cut(rule, text, "", j))
+                    # chunk j becomes the first one, or was it and is none any more
+                    or (self._encoder.interior and i == 0 and (not text) == (j > 0))
+                ):
                     text += texts[j]
                     j += 1
                 else:
                     break
             done.append(Gap(i, j, text))
         return done
+
+    def _before(self, gaps: list[Gap], pieces: list[list[str]]) -> list[str]:
+        """For each piece the character before it; "" for the one at the start of the text."""
+        before: list[str] = []
+        for gap, own in zip(gaps, pieces, strict=True):
+            left = self._texts[gap.i - 1][-1] if gap.i else ""
+            for piece in own:
+                before.append(left)
+                left = piece[-1]
+        return before
 
     def _is_cut(self, rule: CutRule, left: str, right: str, j: int) -> bool:
         """The seam after ``left``, where ``right``, then chunks ``j`` and on, follow; no seam if nothing does."""

@@ -46,6 +46,8 @@ class CountingEngine:
 class SpaceRule:
     """A cut where either side is ASCII white space."""
 
+    interior = False
+
     def is_cut(self, text: str, i: int) -> bool:
         return text[i - 1] in " \n" or text[i] in " \n"
 
