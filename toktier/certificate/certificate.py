@@ -230,7 +230,8 @@ def lemma_2(split: Sequence[Stage], holds: Mask) -> Mask:
     at = 0
     for stage in split:
         count = len(stage.positions.atoms)
-        rule = stage_rule(stage.node, stage.positions, holds[at : at + count], stage.behaviour, stage.invert)
+        rows = holds[at : at + count]
+        rule = stage_rule(stage.node, stage.positions, rows, rows, stage.behaviour, stage.invert)
         cut |= open_ & rule.strict
         open_ &= rule.transparent
         at += count
