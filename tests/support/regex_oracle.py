@@ -8,17 +8,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+import numpy as np
+import tiktoken
+from tokenizers import Regex, pre_tokenizers
 
+from toktier.certificate.classes import BYTE_RANKS, ONIGURUMA, RegexEngine
 from toktier.certificate.regex import LAZY, POSSESSIVE, Alt, Atom, Atomic, Look, Node, Repeat
 
 
 class Oracle:
     """Leftmost-first matches of a tree over texts of ``alphabet``; what an atom holds is asked of the engine."""
 
-    def __init__(self, node: Node, alphabet: str) -> None:
+    def __init__(self, node: Node, alphabet: str, engine: RegexEngine = ONIGURUMA) -> None:
         self.node = node
         self.alphabet = alphabet
+        self._engine = engine
         self._held: dict[str, str] = {}
 
     def matches(self, text: str) -> list[tuple[int, int]]:
@@ -32,8 +36,8 @@ class Oracle:
 
     def _holds(self, atom: Atom, char: str) -> bool:
         if atom.text not in self._held:
-            rest = normalizers.Replace(Regex(atom.text), "").normalize_str(self.alphabet)
-            self._held[atom.text] = "".join(c for c in self.alphabet if c not in rest)
+            mask = self._engine.matched(atom.text, self.alphabet)
+            self._held[atom.text] = "".join(map(chr, np.flatnonzero(mask)))
         return char in self._held[atom.text]
 
     def _ends(self, node: Node, text: str, at: int) -> Iterator[int]:
@@ -110,6 +114,15 @@ def engine_matches(pattern: str, text: str) -> list[tuple[int, int]]:
     """The engine's matches: Removed with invert keeps exactly those."""
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return [span for _, span in split.pre_tokenize_str(text)]
+
+
+def tiktoken_matches(pattern: str, text: str) -> list[str]:
+    """tiktoken's matches, in a vocabulary of every part of the text: each match is one token."""
+    parts = {text[i:j].encode() for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
+    ranks = BYTE_RANKS | {part: 256 + k for k, part in enumerate(sorted(p for p in parts if len(p) > 1))}
+    encoding = tiktoken.Encoding("test", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    ids = encoding.encode(text, disallowed_special=())
+    return [token.decode() for token in encoding.decode_tokens_bytes(ids)]
 
 
 def random_pattern(rng: random.Random, depth: int = 3) -> str:

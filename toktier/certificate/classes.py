@@ -5,8 +5,10 @@ Invariants:
 - a set is stored as its *flips*: the sorted code points at which membership changes, starting from "not a member"
   (shape ``(n,)``, uint32), so that a set costs kilobytes and a partition milliseconds;
 - surrogates are in no set;
-- a cached set is keyed by what was asked, the engine's version and this module's `PROBE_VERSION`, and carries a
-  checksum: a changed engine asks again, a damaged file is asked for again.
+- a cached set is keyed by what was asked, the engine's name and version and this module's `PROBE_VERSION`, and carries
+  a checksum: a changed engine asks again, a damaged file is asked for again.
+
+Two engines are asked: `Oniguruma`, which `tokenizers` splits by, and `FancyRegex`, which tiktoken splits by.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import tiktoken
 import tokenizers
 from tokenizers import Regex, decoders
 
 from toktier.certificate.predicates import held
-from toktier.certificate.regex import Atom
+from toktier.certificate.regex import Atom, Dialect
 from toktier.errors import Refusal
 
 Flips = npt.NDArray[np.uint32]
@@ -33,7 +38,95 @@ CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 ENGINE = f"tokenizers {tokenizers.__version__}"
 PROBE_VERSION = 1
+BYTE_RANKS = {bytes([b]): b for b in range(256)}
+"""A vocabulary of single bytes: with it, tiktoken's IDs are the bytes of what its pattern matched."""
 _FEW = 64
+
+
+class RegexEngine(Protocol):
+    """The regex engine of a reference: what decides which characters an atom holds."""
+
+    @property
+    def name(self) -> str:
+        """The library and its version: part of every cache key and of a certificate."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """How it reads a pattern."""
+        ...
+
+    def accepts(self, pattern: str) -> bool:
+        """Whether it compiles ``pattern``."""
+        ...
+
+    def matched(self, pattern: str, text: str) -> Mask:
+        """Which code points of ``text`` it matches by ``pattern``, whose matches are one code point each.
+
+        Shape ``(0x110000,)``; what is not in ``text`` is not matched.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Oniguruma:
+    """What `tokenizers` splits by."""
+
+    name: str = ENGINE
+    dialect: Dialect = Dialect.ONIGURUMA
+
+    def accepts(self, pattern: str) -> bool:
+        try:
+            Regex(pattern)
+        except Exception:  # the binding raises plain Exception
+            return False
+        return True
+
+    def matched(self, pattern: str, text: str) -> Mask:
+        """See `RegexEngine`.
+
+        Replace is taken as a decoder, which runs the same regex but keeps no offsets, and takes out a run of matches at
+        a time: some ten times as fast as the normalizer.
+        """
+        rest = decoders.Replace(Regex(f"(?>(?:{pattern})+)"), "").decode([text])
+        mask = _points(text)
+        mask[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
+        return mask
+
+
+@dataclass(frozen=True)
+class FancyRegex:
+    """What tiktoken splits by: the fancy-regex crate over the regex crate."""
+
+    name: str = f"tiktoken {tiktoken.__version__}"
+    dialect: Dialect = Dialect.FANCY
+
+    def accepts(self, pattern: str) -> bool:
+        try:
+            _bytes_encoding(pattern)
+        except ValueError:
+            return False
+        return True
+
+    def matched(self, pattern: str, text: str) -> Mask:
+        """See `RegexEngine`. tiktoken drops what its pattern does not match, so that the matches are left."""
+        ids = _bytes_encoding(f"(?:{pattern})+").encode_to_numpy(text, disallowed_special=())
+        return _points(ids.astype(np.uint8).tobytes().decode("utf-8"))
+
+
+def _bytes_encoding(pattern: str) -> tiktoken.Encoding:
+    return tiktoken.Encoding("probe", pat_str=pattern, mergeable_ranks=BYTE_RANKS, special_tokens={})
+
+
+def _points(text: str) -> Mask:
+    """The code points of ``text`` as a mask, shape ``(0x110000,)``."""
+    mask = np.zeros(CODE_POINTS, np.bool_)
+    mask[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
+    return mask
+
+
+ONIGURUMA: RegexEngine = Oniguruma()
+FANCY: RegexEngine = FancyRegex()
 
 
 def flips_of(mask: Mask) -> Flips:
@@ -78,11 +171,11 @@ def partition(sets: Sequence[Flips]) -> tuple[npt.NDArray[np.uint16], Mask]:
 
 
 class Probe:
-    """Asks the engine for sets, with a cache in memory and, where ``cache_dir`` is given, on disk."""
+    """Asks an engine for sets, with a cache in memory and, where ``cache_dir`` is given, on disk."""
 
-    def __init__(self, cache_dir: Path | None = None, engine: str = ENGINE) -> None:
+    def __init__(self, cache_dir: Path | None = None, engine: RegexEngine = ONIGURUMA) -> None:
+        self.engine = engine
         self._dir = cache_dir
-        self._engine = engine
         self._known: dict[str, Flips] = {}
         self.asked = 0
         """How many sets were not in the cache."""
@@ -98,7 +191,7 @@ class Probe:
         """The set of each atom, in order. Raises `Refusal` where the engine does not take an atom on its own."""
         patterns = {a.text: a for a in atoms if a.literal is None and a.predicate is None}
         missing = [a for text, a in patterns.items() if not self._has(f"atom {text}")]
-        for a, flips in zip(missing, _ask_atoms(missing) if missing else (), strict=True):
+        for a, flips in zip(missing, _ask_atoms(missing, self.engine) if missing else (), strict=True):
             self._keep(f"atom {a.text}", flips)
         return [self._set(a) for a in atoms]
 
@@ -124,7 +217,7 @@ class Probe:
     def _path(self, key: str) -> Path | None:
         if self._dir is None:
             return None
-        name = hashlib.sha256(f"{self._engine}\0{PROBE_VERSION}\0{key}".encode()).hexdigest()
+        name = hashlib.sha256(f"{self.engine.name}\0{PROBE_VERSION}\0{key}".encode()).hexdigest()
         return self._dir / "classes" / f"{name[:40]}.set"
 
     def _load(self, key: str) -> bool:
@@ -162,16 +255,8 @@ def all_code_points() -> str:
 
 
 def matched(pattern: str, text: str) -> Mask:
-    """Which code points of ``text`` the engine matches by ``pattern``, whose matches are one code point each.
-
-    Shape ``(0x110000,)``; what is not in ``text`` is not matched. Replace is taken as a decoder, which runs the same
-    regex but keeps no offsets, and takes out a run of matches at a time: some ten times as fast as the normalizer.
-    """
-    rest = decoders.Replace(Regex(f"(?>(?:{pattern})+)"), "").decode([text])
-    mask = np.zeros(CODE_POINTS, np.bool_)
-    mask[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
-    mask[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
-    return mask
+    """`RegexEngine.matched` of `tokenizers`."""
+    return ONIGURUMA.matched(pattern, text)
 
 
 def _ask_predicates(name: str) -> dict[str, Flips]:
@@ -179,23 +264,21 @@ def _ask_predicates(name: str) -> dict[str, Flips]:
     return {f"predicate {other}": flips_of_points(map(ord, chars)) for other, chars in found.items()}
 
 
-def _ask_atoms(atoms: Sequence[Atom]) -> list[Flips]:
+def _ask_atoms(atoms: Sequence[Atom], engine: RegexEngine) -> list[Flips]:
     """Each atom over all code points.
 
     The atoms that match little are asked for together first: an alternation of one-code-point atoms matches a code
     point exactly when one of them does, so each needs to be asked only over what the alternation matched.
     """
     for a in atoms:
-        try:
-            Regex(a.text)
-        except Exception as e:
-            raise Refusal(f"atom {a.text!r} that the engine rejects", a.place) from e
+        if not engine.accepts(a.text):
+            raise Refusal(f"atom {a.text!r} that the engine rejects", a.place)
     every = all_code_points()
     sample = every[:0x3000]
-    few = [a for a in atoms if int(matched(a.text, sample).sum()) <= _FEW]
+    few = [a for a in atoms if int(engine.matched(a.text, sample).sum()) <= _FEW]
     found = every
     if len(few) > 1:
-        mask = matched("|".join(f"(?:{a.text})" for a in few), every)
+        mask = engine.matched("|".join(f"(?:{a.text})" for a in few), every)
         found = np.flatnonzero(mask).astype("<u4").tobytes().decode("utf-32-le")
     small = {a.text for a in few}
-    return [flips_of(matched(a.text, found if a.text in small else every)) for a in atoms]
+    return [flips_of(engine.matched(a.text, found if a.text in small else every)) for a in atoms]

@@ -10,6 +10,9 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 from toktier.certificate.classes import (
     CODE_POINTS,
+    FANCY,
+    ONIGURUMA,
+    Oniguruma,
     Probe,
     all_code_points,
     contains,
@@ -63,6 +66,33 @@ def test_case_is_the_engines(probe: Probe) -> None:
     assert "".join(map(chr, members(kelvin))) == "Kk\u212a"
 
 
+@pytest.mark.parametrize(
+    "text", [r"\p{L}", r"[^\s\p{L}\p{N}]", r"\S", ".", "(?s:.)", r"[\p{Lu}\p{M}&&[^\p{Han}]]", r"\h"]
+)
+def test_fancy_atoms_hold_the_same_alone_and_in_a_pattern_that_backtracks(text: str) -> None:
+    """fancy-regex hands regular patterns to another engine and runs the others itself; ``(?!(?!))`` always holds.
+
+    What it runs itself keeps a stack: a run or a gap of a million characters is too long for it.
+    """
+    every = all_code_points()
+    for start in range(0, len(every), 200_000):
+        some = every[start : start + 200_000]
+        assert np.array_equal(FANCY.matched(text, some), FANCY.matched(f"{text}(?!(?!))", some))
+
+
+def test_engines_have_caches_of_their_own(tmp_path: Path) -> None:
+    told = Probe(tmp_path, ONIGURUMA).atoms([atom(".")])[0]
+    fancy = Probe(tmp_path, FANCY)
+    assert np.array_equal(fancy.atoms([atom(".")])[0], told)
+    assert fancy.asked == 1
+    assert 10 not in members(told)
+
+
+@pytest.mark.parametrize(("text", "taken"), [("[ab]", True), ("[ab", False), (r"\X", False), (r"[\d-z]", False)])
+def test_fancy_accepts(text: str, taken: bool) -> None:
+    assert FANCY.accepts(text) is taken
+
+
 def test_flips_round_trip() -> None:
     for points in ([], [0], [CODE_POINTS - 1], [0, 1, 2, 5, CODE_POINTS - 1], [7, 9]):
         flips = flips_of_points(points)
@@ -87,7 +117,7 @@ def test_disk_cache(tmp_path: Path) -> None:
     again = Probe(tmp_path)
     assert np.array_equal(again.atoms([atom("[ab]")])[0], told)
     assert again.asked == 0
-    other_engine = Probe(tmp_path, engine="tokenizers 0.0.0")
+    other_engine = Probe(tmp_path, engine=Oniguruma("tokenizers 0.0.0"))
     other_engine.atoms([atom("[ab]")])
     assert other_engine.asked == 1
     for file in (tmp_path / "classes").iterdir():
