@@ -195,6 +195,11 @@ def _any(masks: Sequence[Mask]) -> Mask:
     return result
 
 
+def covered(node: Node, p: Positions, holds: Mask) -> Mask:
+    """cov of a pattern, over classes; ``holds[i, c]``: atom i of ``p`` holds class c."""
+    return _Coverage(p, holds).takes(node)
+
+
 @dataclass(frozen=True)
 class StageRule:
     """Both matrices have shape ``(classes, classes)``, indexed by the classes of a and of b."""
@@ -215,7 +220,7 @@ def stage_rule(node: Node, p: Positions, left: Mask, right: Mask, behaviour: str
     bodies = np.stack([right[list(k)].any(axis=0) for k in p.looks]) if p.looks else right[:0]
     span |= _pairs(p.evaluated_after, left, bodies)
     transparent = ~span
-    a, b = _Coverage(p, left).takes(node)[:, None], _Coverage(p, right).takes(node)[None, :]
+    a, b = covered(node, p, left)[:, None], covered(node, p, right)[None, :]
     if behaviour == "Isolated" or (behaviour == "Removed" and not invert):
         edge = a | b
     elif behaviour == "Removed":  # the pieces are the matches, and no match spans the seam

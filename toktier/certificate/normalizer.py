@@ -1,139 +1,127 @@
-"""Lemma 4: what a normalizer N asks of a seam (a, b), so that N(u a b v) = N(u a) N(b v) for every u and v, and the
-last character of N(u a) is a and the first of N(b v) is b.
+"""Lemma 4: what a normalizer N asks of a seam (a, b), so that N(u a b v) = N(u a) N°(b v) for every u and v, and so
+that later stages may know the characters beside the seam.
 
-For no normalizer every pair will do. For the four Unicode forms, write D for the form's decomposition. The sets below
-rest on how the forms are defined (decompose, sort runs of non-starters, compose each character with the last starter
-unless blocked); the data is the engine's:
+`step` says what each step of a normalizer must promise, and why a row of steps keeps the promise; the proofs for each
+type are in `forms`, `charmaps`, `replace` and `precompiled`, and these:
 
-- *fixed*: N(c) = c.
-- *boundary*: the first character d of D(c) is a starter that is never the second of a composing pair. Nothing is
-  sorted across a starter, and d composes with nothing on its left, so N(x c y) = N(x) N(c y) for every x and y.
-- *active*: may change with what follows: D(c) is not c (a mark may be sorted into it), or c is the first of a composing
-  pair. A fixed boundary character that is not active is a lone starter that nothing composes with: it stays first in
-  N(c y) for every y.
-
-Hence a seam is good if a and b are fixed boundary characters and b is not active, or the character after b is itself a
-boundary: then N(b v) = N(b) N(v) = b N(v). At the end of the text an active b has no next character: no cut.
-
-The composing pairs are not asked for one by one. A composite p is a character with N(p) = p and D(p) != p (canonical
-forms); a pair that composes to p has its first character, or what that decomposes to, at the head of D(p), and its
-second in the rest of D(p). So heads and rests of all D(p) hold every first and every second;
-too many can only cost cuts.
-
-Starters are found by sorting: with U+0345 before it and U+0334 after it, a non-starter lies in one run with two marks
-that are out of order, so the text changes; a starter that does not decompose leaves it as it is.
+- *Prepend* puts a string before a segment that is not empty. N°, which goes on in the middle of a segment, puts none:
+  P(u a b v) = p u a b v = P(u a) P°(b v).
+- *Strip* takes white space off the ends of a segment. Let a be no white space. Stripping the start never goes beyond a,
+  so it does to u a b v what it does to u a, and N° does not do it. Stripping the end leaves u a alone, and goes beyond
+  b v only if that is white space throughout: then S(u a b v) = u a, and S°(b v) is empty. If it is not empty it begins
+  with b, and then with c if anything follows: every b is a lead (5), and may be white space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from tokenizers import normalizers
 
-from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Probe, flips_of
+from toktier.certificate.charmap import SAME, CharMap
+from toktier.certificate.charmaps import CHAR_BY_CHAR, bert_steps, byte_level, char_by_char
+from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask, Probe, all_code_points, flips_of, members
+from toktier.certificate.forms import FORMS, form_step
+from toktier.certificate.images import NO_SEAM, Image, Sides, unchanged
+from toktier.certificate.replace import replace_step
+from toktier.certificate.step import Step
 from toktier.errors import Refusal
 
-FORMS = {"NFC": "NFD", "NFD": "NFD", "NFKC": "NFKD", "NFKD": "NFKD"}
 _EMPTY: Flips = np.zeros(0, np.uint32)
 _EVERY: Flips = np.array([0, SURROGATES.start, SURROGATES.stop], np.uint32)
-_LOW, _HIGH = "\u0334", "\u0345"
-_BLOCK = 256
 
 
 @dataclass(frozen=True)
 class NormalizerRule:
-    """``sides``: characters that may stand on either side of a seam; ``active``: those that, as b, need the next
-    character to be in ``boundary``."""
+    """For a pair (a, b) with ``sides.left[a]`` and ``sides.right[b]`` not `NO_SEAM`, that is not apart, and with b not
+    active or the next raw character in ``boundary``: N(u a b v) = N(u a) N°(b v) for all u and v; N(u a) ends in
+    ``sides.left[a]``; N°(b v) begins with ``sides.right[b]``, or it is empty.
+
+    ``apart``: (x, y) such that there is no seam with the raw a in x and the raw b in y. ``segment_prefix``: N treats
+    the start of a segment in a way of its own (Prepend, or Strip to the left), N° does not.
+    """
 
     name: str
-    sides: Flips
-    active: Flips
-    boundary: Flips
+    sides: Sides = field(repr=False)
+    active: Flips = field(repr=False)
+    boundary: Flips = field(repr=False)
+    apart: tuple[tuple[Flips, Flips], ...] = field(repr=False)
+    segment_prefix: bool
+    conditions: tuple[str, ...]
+    """One sentence per step, for people."""
 
 
-NO_NORMALIZER = NormalizerRule("none", _EVERY, _EMPTY, _EVERY)
+NO_NORMALIZER = NormalizerRule("none", unchanged(), _EMPTY, _EVERY, (), False, ())
 
 
 def normalizer_rule(spec: Mapping[str, Any] | None, probe: Probe, place: str = "normalizer") -> NormalizerRule:
-    """The rule of a ``normalizer`` block. Raises `Refusal` naming a normalizer that has none here."""
-    if spec is None:
+    """The rule of a ``normalizer`` block. Raises `Refusal` naming a normalizer, or a part of one, that has no rule."""
+    steps = [] if spec is None else list(_steps(spec, probe, place))
+    if not steps:
         return NO_NORMALIZER
+    step = reduce(Step.then, steps)
+    sides = Sides(_without_surrogates(step.tail.last()), _without_surrogates(step.head.first()))
+    active, boundary = _EMPTY, _EVERY
+    if step.kinds is not None and step.boundary is not None:
+        active, boundary = flips_of(step.kinds.active()), flips_of(step.boundary)
+    apart = tuple((flips_of(x), flips_of(y)) for x, y in step.apart)
+    return NormalizerRule(step.name, sides, active, boundary, apart, step.interior, step.conditions)
+
+
+def _without_surrogates(image: Image) -> Image:
+    image[SURROGATES.start : SURROGATES.stop] = NO_SEAM
+    return image
+
+
+def _steps(spec: Mapping[str, Any], probe: Probe, place: str) -> Iterator[Step]:
     kind = spec.get("type")
     if kind == "Sequence":
-        parts = list(spec.get("normalizers") or [])
-        if len(parts) > 1:
-            raise Refusal("sequence of normalizers", place)
-        return normalizer_rule(parts[0], probe, f"{place}[0]") if parts else NO_NORMALIZER
-    if kind not in FORMS:
-        raise Refusal(f"normalizer {kind}", place)
-    sides = probe.cached(f"normalizer {kind} sides", lambda: _ask_form(kind))
-    active = probe.cached(f"normalizer {kind} active", lambda: _ask_form(kind))
-    boundary = probe.cached(f"normalizer {kind} boundary", lambda: _ask_form(kind))
-    return NormalizerRule(kind, sides, active, boundary)
-
-
-def _ask_form(form: str) -> dict[str, Flips]:
-    normalize = getattr(normalizers, form)().normalize_str
-    decomposed, non_starters = _decompositions(FORMS[form])
-    canonical = decomposed if FORMS[form] == "NFD" else _decompositions("NFD")[0]
-    compose = normalizers.NFC().normalize_str
-    firsts, seconds = set[str](), set[str]()
-    for c, d in canonical.items():
-        if compose(c) == c:
-            firsts.add(d[0])
-            seconds.update(d[1:])
-    fixed = _every_mask()
-    boundary = _every_mask()
-    active = np.zeros(CODE_POINTS, np.bool_)
-    for c, d in decomposed.items():
-        fixed[ord(c)] = normalize(c) == c
-        boundary[ord(c)] = d[0] not in non_starters and d[0] not in seconds
-        active[ord(c)] = True
-    for c in non_starters | seconds:
-        if c not in decomposed:
-            boundary[ord(c)] = False
-    if form in ("NFC", "NFKC"):
-        active[[ord(c) for c in firsts]] = True
+        for k, part in enumerate(spec.get("normalizers") or ()):
+            yield from _steps(part, probe, f"{place}[{k}]")
+    elif kind in FORMS:
+        yield form_step(kind, probe, place)
+    elif kind in CHAR_BY_CHAR:
+        yield char_by_char(kind, probe, place)
+    elif kind == "ByteLevel":
+        yield byte_level(place)
+    elif kind == "BertNormalizer":
+        yield from bert_steps(spec, probe, place)
+    elif kind == "Replace":
+        yield replace_step(spec, probe, place)
+    elif kind == "Prepend":
+        yield _prepend(spec)
+    elif kind == "Strip":
+        yield from _strip(spec, probe)
     else:
-        active[:] = False  # nothing composes, and what decomposes is not fixed
-    return {
-        f"normalizer {form} sides": flips_of(fixed & boundary),
-        f"normalizer {form} active": flips_of(active),
-        f"normalizer {form} boundary": flips_of(boundary),
-    }
+        raise Refusal(f"normalizer {kind}", place)
 
 
-def _every_mask() -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    mask = np.ones(CODE_POINTS, np.bool_)
-    mask[SURROGATES.start : SURROGATES.stop] = False
-    return mask
+def _every() -> Mask:
+    return np.ones(CODE_POINTS, np.bool_)
 
 
-def _decompositions(form: str) -> tuple[dict[str, str], set[str]]:
-    """(character to decomposition, where it has one; the non-starters that have none), over all code points.
+def _prepend(spec: Mapping[str, Any]) -> Step:
+    name = f"Prepend {spec.get('prepend')!r}"
+    return Step(name, (f"{name}: only before a segment",), SAME, SAME, _every(), each=True, interior=True)
 
-    A block of "c U+0334 U+0345" for each c in it that comes back unchanged holds no character with a decomposition
-    (it would not be in the output) and no non-starter; other blocks are looked at one character at a time.
-    """
-    decompose = getattr(normalizers, form)().normalize_str
-    if decompose(_HIGH + _LOW) != _LOW + _HIGH or decompose(_LOW + _HIGH) != _LOW + _HIGH:
-        raise Refusal(f"{form} that does not sort U+0345 after U+0334", "normalizer")
-    decomposed: dict[str, str] = {}
-    non_starters: set[str] = set()
-    for start in range(0, CODE_POINTS, _BLOCK):
-        if start in SURROGATES:
-            continue
-        block = "".join(map(chr, range(start, start + _BLOCK)))
-        text = _HIGH + (_LOW + _HIGH).join(block) + _LOW + _HIGH
-        if decompose(text) == text:
-            continue
-        for c in block:
-            d = decompose(c)
-            if d != c:
-                decomposed[c] = d
-            elif decompose(_HIGH + c + _LOW) != _HIGH + c + _LOW:
-                non_starters.add(c)
-    return decomposed, non_starters
+
+def _strip(spec: Mapping[str, Any], probe: Probe) -> Iterator[Step]:
+    """What is stripped is asked of the engine, for each side alone."""
+    for side in ("left", "right"):
+        if spec.get(f"strip_{side}", True):
+            name = f"normalizer Strip {side}"
+            stripped = members(probe.cached(name, lambda n=name, s=side: {n: _ask_stripped(s)}))  # type: ignore[misc]
+            tail = CharMap.all_to(stripped, "")
+            condition = f"Strip {side}: no white space on the left of the seam"
+            yield Step(f"Strip {side}", (condition,), tail, SAME, _every(), interior=side == "left")
+
+
+def _ask_stripped(side: str) -> Flips:
+    normalize = normalizers.Strip(left=side == "left", right=side == "right").normalize_str
+    mask = np.zeros(CODE_POINTS, np.bool_)
+    mask[[ord(c) for c in all_code_points() if normalize(c) == ""]] = True
+    return flips_of(mask)
