@@ -23,6 +23,7 @@ from tokenizers import pre_tokenizers
 
 from toktier.certificate import predicates
 from toktier.certificate.classes import CODE_POINTS, SURROGATES, Probe
+from toktier.certificate.fold import widened
 from toktier.certificate.follow import BEHAVIOURS, positions
 from toktier.certificate.images import NO_SEAM, Image, Sides, identity
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
@@ -40,16 +41,16 @@ def stages(spec: Mapping[str, Any] | None, probe: Probe) -> list[Op]:
 
     Raises `Refusal` naming a pre-tokenizer, a field or a construct of a pattern that has no rule here.
     """
-    return [] if spec is None else list(_operations(spec, "pre_tokenizer"))
+    return [] if spec is None else list(_operations(spec, "pre_tokenizer", probe))
 
 
-def _operations(spec: Mapping[str, Any], place: str) -> Iterator[Op]:
+def _operations(spec: Mapping[str, Any], place: str, probe: Probe) -> Iterator[Op]:
     kind = spec.get("type")
     if kind == "Sequence":
         for k, part in enumerate(spec.get("pretokenizers") or ()):
-            yield from _operations(part, f"{place}[{k}]")
+            yield from _operations(part, f"{place}[{k}]", probe)
     elif kind == "Split":
-        yield _split(spec, place)
+        yield _split(spec, place, probe)
     elif kind == "CharDelimiterSplit":
         yield _string_split(spec["delimiter"], place, "Removed", False)
     elif kind == "ByteLevel":
@@ -72,7 +73,7 @@ def _operations(spec: Mapping[str, Any], place: str) -> Iterator[Op]:
         raise Refusal(f"pre-tokenizer {kind}", place)
 
 
-def _split(spec: Mapping[str, Any], place: str) -> Split:
+def _split(spec: Mapping[str, Any], place: str, probe: Probe) -> Split:
     behaviour = _behaviour(spec.get("behavior"), place)
     invert = bool(spec.get("invert", False))
     pattern = spec.get("pattern")
@@ -81,7 +82,7 @@ def _split(spec: Mapping[str, Any], place: str) -> Split:
     text = next(iter(pattern.values()))
     if "String" in pattern:
         return _string_split(text, place, behaviour, invert)
-    return _op(parse(text, place), text, behaviour, invert, place)
+    return _op(widened(parse(text, place), probe, place), text, behaviour, invert, place)
 
 
 def _byte_level(spec: Mapping[str, Any], place: str) -> Iterator[Op]:
