@@ -48,7 +48,7 @@ class Loader:
             read = sources.read(source, revision=model.revision)
             with self._compared(read, server.cache_dir) as comparison:
                 tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir)
-                parity = comparison.result(tokenizer.reference)
+                parity = comparison.result(tokenizer.reference, tokenizer.special)
         except (TokTierError, OSError) as error:
             raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
         _report(name, tokenizer, parity)
@@ -113,8 +113,10 @@ def assemble(
     )
     size = model.vocab_size or _vocab_size(tokenizer.files, tokenizer.vocab_size)
     control = control_pattern(tokenizer.spec)
+    special = tokenizer.special if parity is not None and parity.special else None
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
-    return Loaded(ModelTier(name, tokenizer, template, profile, settings, store, size), size, versions, control, parity)
+    tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special)
+    return Loaded(tier, size, versions, control, parity)
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

@@ -44,8 +44,10 @@ _FEW = 4
 class CutRule(Protocol):
     """Certified cuts of one tokenizer. `toktier.certificate.Certificate` is one."""
 
-    interior: bool
-    """Whether chunks other than the first are to be encoded as text that goes on: by X, not by T."""
+    @property
+    def interior(self) -> bool:
+        """Whether chunks other than the first are to be encoded as text that goes on: by X, not by T."""
+        ...
 
     def is_cut(self, text: str, i: int) -> bool:
         """Whether T(text) = T(text[:i]) + X(text[i:]) by the pair rule, ``0 < i < len(text)``."""
@@ -72,7 +74,7 @@ class ChunkEncoder:
     @property
     def interior(self) -> bool:
         """Whether `encode` has to be told what stands before each piece."""
-        return bool(getattr(self.rule, "interior", False))
+        return self.rule is not None and self.rule.interior
 
     def pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.

@@ -6,6 +6,9 @@ not take ``tokenizer.json`` as it is: it adds tokens of ``tokenizer_config.json`
 correct known faults. The reference is right only where the outcome is the same, so both encode a probe set, once per
 model. A difference means that the model must be served in text mode.
 
+What transformers puts around a text with ``add_special_tokens=True`` may differ as well (it may rebuild the
+post-processor from ``add_bos_token``). That is compared apart: only requests that ask for special tokens depend on it.
+
 Invariants:
 
 - transformers runs in a process of its own (`toktier.parity_worker`): it costs seconds and hundreds of MB. The process
@@ -23,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -37,9 +40,11 @@ from toktier import kept
 from toktier.engines.base import Engine
 from toktier.errors import UnusableFile
 from toktier.files import TokenizerFiles
+from toktier.ids import Ids
 from toktier.parity_texts import probes
+from toktier.postprocessor import SpecialTokens
 
-REVISION = 1
+REVISION = 2
 """Raise it when the texts or the rules change: it voids the verdicts on disk."""
 WORKER = Path(__file__).with_name("parity_worker.py")
 TIMEOUT_S = 120.0
@@ -65,6 +70,8 @@ class Parity:
     outcome: Outcome
     detail: str
     different: tuple[int, ...] = ()
+    special: bool = False
+    """Whether the outcome is equal with special tokens, too."""
     from_cache: bool = False
     """Whether an earlier start found it out."""
 
@@ -114,13 +121,16 @@ class Comparison:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    def result(self, reference: Engine) -> Parity:
-        """The verdict on ``reference``. Blocks until the other process has its answer, or its time is over."""
+    def result(self, reference: Engine, special: SpecialTokens | None) -> Parity:
+        """The verdict on ``reference`` and on what stands around its IDs, if that is known.
+
+        Blocks until the other process has its answer, or its time is over.
+        """
         if self._known is None:
-            self._known = self._compare(reference)
+            self._known = self._compare(reference, special)
             if self._known.outcome in (Outcome.EQUAL, Outcome.DIFFERENT):
                 known = self._known
-                value = {"outcome": known.outcome, "detail": known.detail, "different": known.different}
+                value = {name: getattr(known, name) for name in ("outcome", "detail", "different", "special")}
                 kept.store(self._cache_dir, self._name, value)
         return self._known
 
@@ -141,7 +151,7 @@ class Comparison:
         if self._stopped:
             self.stop()
 
-    def _compare(self, reference: Engine) -> Parity:
+    def _compare(self, reference: Engine, special: SpecialTokens | None) -> Parity:
         assert self._process is not None
         assert self._scratch is not None
         try:
@@ -156,17 +166,24 @@ class Comparison:
         if "error" in answer:
             return Parity(Outcome.FAILED, f"AutoTokenizer could not be used: {answer['error']}")
         by = f"transformers {answer['version']}"
-        texts, theirs = self._texts, answer["ids"]
-        if len(theirs) != len(texts):
+        texts, theirs, around = self._texts, answer["ids"], answer["special"]
+        if len(theirs) != len(texts) or len(around) != len(texts):
             return Parity(Outcome.FAILED, f"{by} encoded {len(theirs)} of {len(texts)} texts")
-        different = tuple(
-            i
-            for i, (text, ids) in enumerate(zip(texts, theirs, strict=True))
-            if not np.array_equal(reference.encode(text), np.array(ids, np.int64))
-        )
+        ours = list(map(reference.encode, texts))
+        different = _different(ours, theirs)
         if different:
             return Parity(Outcome.DIFFERENT, f"{by} differs on {len(different)} of {len(texts)} probe texts", different)
-        return Parity(Outcome.EQUAL, f"{by} agrees on {len(texts)} probe texts")
+        alike = special is not None and not _different(list(map(special.around, ours)), around)
+        return Parity(
+            Outcome.EQUAL,
+            f"{by} agrees on {len(texts)} probe texts" + ("" if alike else ", but not with special tokens"),
+            special=alike,
+        )
+
+
+def _different(ours: Sequence[Ids], theirs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    rows = enumerate(zip(ours, theirs, strict=True))
+    return tuple(i for i, (own, other) in rows if not np.array_equal(own, np.array(other, np.int64)))
 
 
 def transformers_version() -> str | None:
@@ -196,7 +213,8 @@ def _kept(value: Mapping[str, Any]) -> Parity | None:
         outcome = Outcome(value["outcome"])
         if outcome not in (Outcome.EQUAL, Outcome.DIFFERENT):
             return None
-        return Parity(outcome, str(value["detail"]), tuple(map(int, value["different"])), from_cache=True)
+        different = tuple(map(int, value["different"]))
+        return Parity(outcome, str(value["detail"]), different, bool(value["special"]), from_cache=True)
     except (KeyError, ValueError, TypeError):
         return None
 

@@ -2,8 +2,9 @@
 
     python -P parity_worker.py FOLDER TEXTS.json IDS.json
 
-It imports nothing of TokTier. TEXTS: a JSON list of texts. IDS, which it writes: ``{"version": ..., "ids": [[...]]}``
-or ``{"error": ...}``. Nothing comes by standard input; its end says that whoever asked is gone, and ends this too.
+It imports nothing of TokTier. TEXTS: a JSON list of texts. IDS, which it writes: ``{"version": ..., "ids": [[...]],
+"special": [[...]]}``, the IDs without and with special tokens, or ``{"error": ...}``. Nothing comes by standard input;
+its end says that whoever asked is gone, and ends this too.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ def main() -> None:
         import transformers
 
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        ids = [tokenizer.encode(text, add_special_tokens=False) for text in json.loads(Path(texts).read_text("utf-8"))]
-        assert all(type(row) is list for row in ids), "encode() returned something other than lists"
-        answer = {"version": transformers.__version__, "ids": ids}
+        probes = json.loads(Path(texts).read_text("utf-8"))
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in probes]
+        special = [tokenizer.encode(text, add_special_tokens=True) for text in probes]
+        assert all(type(row) is list for row in ids + special), "encode() returned something other than lists"
+        answer = {"version": transformers.__version__, "ids": ids, "special": special}
     except Exception as error:  # whatever it is, it is the answer
         answer = {"error": f"{type(error).__name__}: {error}"}
     Path(out).write_text(json.dumps(answer), "utf-8")

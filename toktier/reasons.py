@@ -84,7 +84,7 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.DOCUMENTS: "documents are passed to the template (RAG)",
     Bypass.CONTINUE_FINAL_MESSAGE: "the last message is to be continued (prefill)",
     Bypass.NO_GENERATION_PROMPT: "add_generation_prompt is false",
-    Bypass.ADD_SPECIAL_TOKENS: "add_special_tokens is set on the request",
+    Bypass.ADD_SPECIAL_TOKENS: "add_special_tokens is true, and what the engine puts around the prompt is not known",
     Bypass.TRUNCATE_PROMPT_TOKENS: "the engine is to truncate the prompt; it does so only to text",
     Bypass.BEAM_SEARCH: "beam search is asked for",
     Bypass.CLIENT_KV_TRANSFER_PARAMS: "the client brings its own kv_transfer_params",

@@ -16,6 +16,7 @@ from toktier.chunks import ChunkEncoder
 from toktier.errors import Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.ids import Ids
+from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import EngineProfile, ProfileSettings
 from toktier.reasons import Bypass, Cause, FullEncode, Path
 from toktier.rope import Splice
@@ -44,7 +45,7 @@ class Prepared:
     common: int
     """Leading characters that the text shares with the session's last one."""
     first_changed: int
-    """Leading IDs shared with the session's last ones."""
+    """Leading IDs shared with the session's last ones; a special token at the end counts where nothing changed."""
     lost_reuse_tokens: int
     """IDs of the session's last state after those: an engine's prefix cache holds them, and cannot use them here."""
     first_changed_message: int | None
@@ -71,8 +72,11 @@ class ModelTier:
         settings: ProfileSettings,
         store: SessionStore,
         vocab_size: int | None = None,
+        special: SpecialTokens | None = None,
     ) -> None:
-        """``vocab_size`` is the engine's, where it is smaller than the tokenizer's."""
+        """``vocab_size`` is the engine's, where it is smaller than the tokenizer's. ``special``: what the engine puts
+        around a prompt where a request asks for it; None where that is not known (such a request is a bypass).
+        """
         self.name = name
         self.tokenizer = tokenizer
         self.template = template
@@ -82,6 +86,7 @@ class ModelTier:
         self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
         self._encoder: ChunkEncoder = tokenizer.encoder
         self._identity = digest(profile.name.encode(), template.digest.encode(), tokenizer.digest.encode())
+        self._special = special
         self._control = control_pattern(tokenizer.spec)
 
     def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
@@ -93,6 +98,7 @@ class ModelTier:
         """
         started = time.perf_counter_ns()
         request = self.profile.normalise(body, self.template, self.settings)
+        around = self._around(body)
         normalised = time.perf_counter_ns()
         text = self.template.render(request)
         rendered = time.perf_counter_ns()
@@ -101,7 +107,7 @@ class ModelTier:
             matched = time.perf_counter_ns()
             before = len(lease.rope.ids)
             splice = lease.rope.set(text)
-            ids = lease.rope.ids.copy()
+            ids = lease.rope.ids.copy() if around is None else around.around(lease.rope.ids)
             self._check_range(ids)
             spliced = time.perf_counter_ns()
             marks = lease.marks + self._marks(wanted.packed[lease.shared :])
@@ -117,7 +123,7 @@ class ModelTier:
             chars=len(text),
             scanned=splice.scanned,
             common=splice.common,
-            first_changed=splice.first_changed,
+            first_changed=_first_changed(splice, before, len(ids), around),
             lost_reuse_tokens=max(0, before - splice.first_changed),
             first_changed_message=_first_changed_message(lease, request),
             session=lease.session,
@@ -132,11 +138,21 @@ class ModelTier:
             template_digest=self.template.digest,
         )
 
+    def _around(self, body: Mapping[str, Any]) -> SpecialTokens | None:
+        """What stands around the prompt of this request; the rope never holds it."""
+        if not self.profile.adds_special_tokens(body):
+            return None
+        if self._special is None:
+            raise Unrenderable(Bypass.ADD_SPECIAL_TOKENS, "add_special_tokens")
+        return self._special
+
     def _fingerprint(
         self, tenant: str, body: Mapping[str, Any], request: RenderRequest, hint: str | None
     ) -> Fingerprint:
-        # Requests that ask for different renderings are kept apart, even where these come out alike.
-        asked = strict([body.get("chat_template_kwargs"), body.get("reasoning_effort")])
+        # Requests that ask for different renderings are kept apart, even where these come out alike; those with special
+        # tokens, too, so that `Prepared.first_changed` compares like with like.
+        own = [body.get("chat_template_kwargs"), body.get("reasoning_effort")]
+        asked = strict([*own, True] if self.profile.adds_special_tokens(body) else own)
         settings = digest(self._identity, strict(request.kwargs), asked)
         return fingerprint(Group(tenant, self.name, settings), request.messages, request.tools, hint)
 
@@ -169,6 +185,16 @@ def _cause(path: Path, lease: Lease, splice: Splice) -> Cause:
     if path in (Path.APPEND, Path.RETRY) and splice.common < lease.previous_chars:
         return Cause.TEMPLATE_HISTORY_REWRITE
     return Cause.NONE
+
+
+def _first_changed(splice: Splice, before: int, size: int, around: SpecialTokens | None) -> int:
+    """`Splice.first_changed` in ``size`` IDs with what stands around them; the rope had ``before`` IDs."""
+    if around is None:
+        return splice.first_changed
+    if before == 0:
+        return 0
+    unchanged = not splice.scanned and splice.first_changed == before
+    return size if unchanged else len(around.prefix) + splice.first_changed
 
 
 def _first_changed_message(lease: Lease, request: RenderRequest) -> int | None:

@@ -5,7 +5,8 @@ Invariants:
 - Nothing in it changes after `load`; it may be shared by all threads. There is no global state.
 - ``reference`` is T (see `toktier.engines.base`); ``window`` is T too, or is the reference itself.
 - Truncation and padding blocks of the file are switched off in ``spec`` and in every engine instance.
-- A missing window engine or certificate costs speed, never the load: ``window_refusal`` and ``refusal`` say why.
+- A missing window engine or certificate costs speed, never the load: ``window_refusal`` and ``refusal`` say why. Nor
+  does a post-processor that is no constant (``special_refusal``): requests for special tokens then go without IDs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from toktier.engines.base import Engine
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import Refusal, UnusableFile
 from toktier.ids import Ids
+from toktier.postprocessor import SpecialTokens, special_tokens
 
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
@@ -60,6 +62,9 @@ class FrozenTokenizer:
     window_refusal: str | None
     certificate: Certificate | None = field(repr=False)
     refusal: Refusal | None
+    special: SpecialTokens | None = field(repr=False)
+    """What ``add_special_tokens=True`` puts around T, as the engine on the file does it."""
+    special_refusal: Refusal | None
     vocab_size: int
     """The largest ID of vocabulary and added tokens, plus 1. A model's embedding may have more rows."""
 
@@ -92,8 +97,9 @@ class FrozenTokenizer:
             spec = _spec(read)
             reference = _reference(text, read.source)
             vocab_size = _vocab_size(spec, reference)
-            spec = _without_tables(spec)
             certificate, refusal = _certify(spec, reference, cache_dir, read.source)
+            spec = _without_tables(spec)
+            special, special_refusal = _special(spec, reference)
             engine = _window(raw, reference, spec, digest, cache_dir, verdict) if window else "not asked for"
         refused = engine if isinstance(engine, str) else None
         tokenizer = cls(
@@ -109,6 +115,8 @@ class FrozenTokenizer:
             window_refusal=refused,
             certificate=certificate,
             refusal=refusal,
+            special=special,
+            special_refusal=special_refusal,
             vocab_size=vocab_size,
         )
         _log.info(
@@ -122,6 +130,7 @@ class FrozenTokenizer:
             unsafe=sorted(f"U+{ord(c):04X}" for c in getattr(engine, "unsafe", ())),
             certificate=certificate is not None,
             refusal=str(refusal) if refusal else None,
+            special_refusal=str(special_refusal) if special_refusal else None,
             vocab_size=tokenizer.vocab_size,
             seconds=round(time.perf_counter() - started, 2),
         )
@@ -201,6 +210,13 @@ def _certify(
         # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
         _log.exception("tokenizer.certificate_failed", source=source)
         return None, Refusal(f"internal error {type(error).__name__}", "certificate")
+
+
+def _special(spec: Mapping[str, Any], reference: ReferenceEngine) -> tuple[SpecialTokens | None, Refusal | None]:
+    try:
+        return special_tokens(spec, reference), None
+    except Refusal as refusal:
+        return None, refusal
 
 
 def _window(

@@ -94,6 +94,6 @@ def test_a_bypassed_request_shares_its_tenants_cache(salted: Proxy):
     ann = tenant(salted, "ann-key")
     assert cached(ann.post("/v1/chat/completions", body)) == 0
     ann.headers["x-request-id"] = "cache-bypassed"
-    reply = ann.post("/v1/chat/completions", body | {"add_special_tokens": True})
-    assert salted.record("cache-bypassed")["bypass"] == "add_special_tokens"
+    reply = ann.post("/v1/chat/completions", body | {"media_io_kwargs": {}})
+    assert salted.record("cache-bypassed")["bypass"] == "multimodal"
     assert cached(reply) > 0

@@ -19,7 +19,7 @@ from tests.support.models import qwen3
 from tests.support.reference import Reference
 from tests.support.tokenizer_files import small_spec, write
 from toktier import parity, tokenizer
-from toktier.errors import Refusal
+from toktier.errors import Refusal, Unrenderable
 from toktier.parity import Outcome
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
@@ -116,13 +116,21 @@ def test_a_tokenizer_that_transformers_reads_alike_is_served(tmp_path: Path) -> 
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")
     config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    folder = write(tmp_path / "model", small_spec(), tokenizer_config=config)
+    bos = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "b", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"b": {"id": "b", "ids": [422], "tokens": ["b"]}},
+    }
+    folder = write(tmp_path / "model", small_spec() | {"post_processor": bos}, tokenizer_config=config)
     model = Model(upstream="e", tokenizer=str(folder), chat_template=template)
     for from_cache in (False, True):
         got, line = load(model, tmp_path / "cache")
         assert isinstance(got, Loaded)
         assert got.parity is not None
         assert got.parity.outcome is Outcome.EQUAL
+        plain, special = (got.tier.prepare("t", BODY | {"add_special_tokens": flag}).ids for flag in (False, True))
+        assert special.tolist() == [422, *plain]
         assert (line["log_level"], line["outcome"], line["from_cache"]) == ("info", "equal", from_cache)
 
 
@@ -139,6 +147,9 @@ def test_what_is_not_known_is_said_and_served(
     got, line = load(model, tmp_path / "cache")
     assert isinstance(got, Loaded)
     assert (line["log_level"], line["outcome"], line["from_cache"]) == (level, outcome, False)
+    with pytest.raises(Unrenderable) as raised:
+        got.tier.prepare("t", BODY | {"add_special_tokens": True})
+    assert raised.value.bypass is Bypass.ADD_SPECIAL_TOKENS
 
 
 @pytest.mark.usefixtures("bare")

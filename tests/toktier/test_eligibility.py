@@ -16,7 +16,7 @@ DOCUMENTED = {
     "documents": (Bypass.DOCUMENTS, []),
     "continue_final_message": (Bypass.CONTINUE_FINAL_MESSAGE, True),
     "add_generation_prompt": (Bypass.NO_GENERATION_PROMPT, False),
-    "add_special_tokens": (Bypass.ADD_SPECIAL_TOKENS, True),
+    "add_special_tokens": (Bypass.ADD_SPECIAL_TOKENS, "true"),
     "truncate_prompt_tokens": (Bypass.TRUNCATE_PROMPT_TOKENS, -1),
     "use_beam_search": (Bypass.BEAM_SEARCH, True),
     "return_prompt_text": (Bypass.PROMPT_TEXT_ASKED, True),
@@ -43,7 +43,7 @@ def test_a_field_that_rules_ids_out(field: str) -> None:
     [
         {},
         {"echo": False, "continue_final_message": False, "use_beam_search": False, "add_special_tokens": False},
-        {"add_generation_prompt": True, "return_prompt_text": False},
+        {"add_generation_prompt": True, "return_prompt_text": False, "add_special_tokens": True},
         {"stream": True, "max_tokens": 5, "store": True, "metadata": {}, "logprobs": True, "n": 2, "stop": ["x"]},
     ],
 )
@@ -53,7 +53,7 @@ def test_harmless_fields(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, "", "false", "true", [], 0.0])
 def test_values_that_only_an_engine_would_coerce_are_not_guessed(value: Any) -> None:
-    for field in ("echo", "add_generation_prompt"):
+    for field in ("echo", "add_generation_prompt", "add_special_tokens"):
         with pytest.raises(Unrenderable):
             check_fields({field: value})
 

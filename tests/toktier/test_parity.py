@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import lzma
 import os
 import subprocess
@@ -13,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -22,6 +24,7 @@ from toktier import files, parity
 from toktier.engines.reference import ReferenceEngine
 from toktier.parity import Comparison, Outcome, Parity
 from toktier.parity_texts import PROBES, probes
+from toktier.postprocessor import SpecialTokens, special_tokens
 from toktier.tokenizer import EMBEDDED
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
@@ -33,7 +36,8 @@ def compare(path: Path, **options: Any) -> Parity:
     """The comparison on the files at ``path``, without the certificate and the window engine, which have no part."""
     read = files.read(path)
     with Comparison(read, read.digest(["v1"]), **options) as comparison:
-        return comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())))
+        reference = ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode()))
+        return comparison.result(reference, special_tokens(json.loads(read.tokenizer), reference))
 
 
 def texts_of(path: Path) -> list[str]:
@@ -49,6 +53,34 @@ def test_the_embedded_tokenizer_agrees() -> None:
     found = compare(EMBEDDED)
     assert found.outcome is Outcome.EQUAL, found
     assert found.different == ()
+    assert found.special
+
+
+BOS = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [422], "tokens": ["<|im_start|>"]}},
+}
+
+
+@pytest.mark.parametrize("prefix", [[422], [423], []])
+def test_special_tokens_are_compared_apart(tmp_path: Path, prefix: list[int]) -> None:
+    """Here transformers takes the file's post-processor; it is ours that is another one."""
+    read = files.read(write(tmp_path, {**small_spec(), "post_processor": BOS}, tokenizer_config=CONFIG))
+    special = SpecialTokens(np.array(prefix, np.uint32), np.array([], np.uint32))
+    with Comparison(read, read.digest(["v1"])) as comparison:
+        found = comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())), special)
+    alike = prefix == [422]
+    assert (found.outcome, found.different, found.special) == (Outcome.EQUAL, (), alike)
+    assert ("not with special tokens" in found.detail) is not alike
+
+
+def test_without_known_special_tokens_nothing_is_claimed_of_them(tmp_path: Path) -> None:
+    read = files.read(write(tmp_path, small_spec(), tokenizer_config=CONFIG))
+    with Comparison(read, read.digest(["v1"])) as comparison:
+        found = comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())), None)
+    assert (found.outcome, found.special) == (Outcome.EQUAL, False)
 
 
 def test_llama_2_differs() -> None:
@@ -114,7 +146,7 @@ def test_a_worker_that_is_stopped_or_left(tmp_path: Path) -> None:
         process = comparison._process
         assert process is not None
         threading.Timer(0.2, comparison.stop).start()
-        found = comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())))
+        found = comparison.result(ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode())), None)
     assert (found.outcome, found.detail) == (Outcome.FAILED, "it was stopped")
     with Comparison(read, "d") as comparison:
         process = comparison._process

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.models import qwen3
 from toktier.errors import InvalidText, TemplateFailure, Unrenderable
+from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import ProfileSettings
 from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass, Cause, FullEncode, Path
@@ -29,12 +30,14 @@ def make() -> Callable[..., ModelTier]:
     assert own is not None
 
     def tier(
-        template: str | None = None, vocab_size: int | None = None, store: SessionStore | None = None
+        template: str | None = None,
+        vocab_size: int | None = None,
+        store: SessionStore | None = None,
+        special: SpecialTokens | None = None,
     ) -> ModelTier:
         used = own if template is None else ChatTemplate({"default": template})
-        return ModelTier(
-            "m", tokenizer, used, VllmProfile(), ProfileSettings(), store or SessionStore(10**9), vocab_size
-        )
+        sessions = store or SessionStore(10**9)
+        return ModelTier("m", tokenizer, used, VllmProfile(), ProfileSettings(), sessions, vocab_size, special)
 
     return tier
 
@@ -257,3 +260,41 @@ def test_requests_at_the_same_time_are_all_right(make: Callable[..., ModelTier])
     with ThreadPoolExecutor(6) as pool:
         paths = set().union(*pool.map(client, range(8)))
     assert Path.APPEND in paths
+
+
+def test_special_tokens_stand_around_the_ids_where_they_are_asked_for(make: Callable[..., ModelTier]) -> None:
+    special = SpecialTokens(np.array([151643, 7], np.uint32), np.array([151645], np.uint32))
+    tier = make(special=special)
+    messages = [say("user", LONG)]
+    plain = ask(tier, body(*messages, add_special_tokens=False))
+    asked = tier.prepare("t", body(*messages, add_special_tokens=True))
+    assert asked.ids.tolist() == [151643, 7, *plain.ids.tolist(), 151645]
+    assert asked.chars == plain.chars
+    assert not asked.ids.flags.writeable
+    assert (asked.path, asked.first_changed) == (
+        Path.INIT,
+        0,
+    )  # what the engine cached of the plain one begins otherwise
+    assert asked.session != plain.session
+
+    again = tier.prepare("t", body(*messages, add_special_tokens=True))
+    assert (again.path, again.first_changed) == (Path.RETRY, len(asked.ids))
+    messages += [say("assistant", "answer"), say("user", "more")]
+    grown = tier.prepare("t", body(*messages, add_special_tokens=True))
+    text = tier.template.render(tier.profile.normalise(body(*messages), tier.template, tier.settings))
+    assert grown.ids.tolist() == [151643, 7, *tier.tokenizer.reference.encode(text).tolist(), 151645]
+    assert (grown.path, grown.session) == (Path.APPEND, asked.session)
+    shared = next(i for i, (a, b) in enumerate(zip(asked.ids, grown.ids, strict=False)) if a != b)
+    assert grown.first_changed == shared
+    assert ask(tier, body(*messages)).session == plain.session
+
+
+def test_unknown_special_tokens_are_a_bypass_and_large_ones_a_mismatch(make: Callable[..., ModelTier]) -> None:
+    asked = body(say("user", "q"), add_special_tokens=True)
+    with pytest.raises(Unrenderable) as raised:
+        make().prepare("t", asked)
+    assert raised.value.bypass is Bypass.ADD_SPECIAL_TOKENS
+    special = SpecialTokens(np.array([151700], np.uint32), np.array([], np.uint32))
+    with pytest.raises(Unrenderable) as raised:
+        make(vocab_size=151700, special=special).prepare("t", asked)
+    assert raised.value.bypass is Bypass.TOKENIZER_MISMATCH

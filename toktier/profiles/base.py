@@ -45,6 +45,10 @@ class EngineProfile(Protocol):
 
     name: str
 
+    def adds_special_tokens(self, body: Mapping[str, Any]) -> bool:
+        """Whether the engine encodes the rendered prompt of ``body`` with ``add_special_tokens=True``."""
+        ...
+
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
         """``jinja``, or the name of the code with which this engine renders the model instead of a template.
 

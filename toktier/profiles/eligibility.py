@@ -30,7 +30,7 @@ COMMON: Final[tuple[FieldRule, ...]] = (
     FieldRule("documents", Bypass.DOCUMENTS),
     FieldRule("continue_final_message", Bypass.CONTINUE_FINAL_MESSAGE, (False,)),
     FieldRule("add_generation_prompt", Bypass.NO_GENERATION_PROMPT, (True,)),
-    FieldRule("add_special_tokens", Bypass.ADD_SPECIAL_TOKENS, (False,)),
+    FieldRule("add_special_tokens", Bypass.ADD_SPECIAL_TOKENS, (False, True)),
     FieldRule("truncate_prompt_tokens", Bypass.TRUNCATE_PROMPT_TOKENS),
     FieldRule("use_beam_search", Bypass.BEAM_SEARCH, (False,)),
     FieldRule("return_prompt_text", Bypass.PROMPT_TEXT_ASKED, (False,)),

@@ -5,6 +5,7 @@ bypass, and the upstream's parity check decides whether IDs are sent at all. Pat
 
  1. Request fields that rule IDs out: `FIELDS`, and ``reasoning`` or ``reasoning_effort`` (they reach the template in
     model-specific ways). (``entrypoints/openai/protocol.py::ChatCompletionRequest.normalize_reasoning_inputs``)
+    ``add_special_tokens`` is no field of SGLang's; true is a bypass.
  2. A message is dumped from its model: known keys only, null ones left out. A user message keeps role and content; the
     others keep ``role, content, tool_call_id, name, reasoning_content, tool_calls``. ``reasoning`` is not known and is
     dropped. Content null or missing is ``""``. (``protocol.py::ChatCompletionMessageGenericParam``,
@@ -49,6 +50,7 @@ from toktier.template_shape import ContentFormat, TemplateShape
 JOINER: Final = " "
 
 FIELDS: Final = (
+    FieldRule("add_special_tokens", Bypass.ADD_SPECIAL_TOKENS, (False,)),
     *COMMON,
     FieldRule("reasoning", Bypass.UNSUPPORTED_KWARGS),
     FieldRule("reasoning_effort", Bypass.UNSUPPORTED_KWARGS),
@@ -84,6 +86,9 @@ class SglangProfile:
     """The rules above. Stateless."""
 
     name = "sglang"
+
+    def adds_special_tokens(self, body: Mapping[str, Any]) -> bool:
+        return False
 
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
         return renderer_of(files, _renderer_named)

@@ -41,7 +41,9 @@ that the request goes upstream as text, because vLLM would fail while rendering 
     given and the client did not set ``enable_thinking``, ``enable_thinking = effort != "none"``. Null and ``"auto"``
     never override. Only free variables of the template pass. (``protocol.py::build_chat_params``,
     ``renderers/params.py::merge_kwargs``, ``renderers/hf.py::resolve_chat_template_kwargs``)
-13. ``add_generation_prompt`` is true whatever ``chat_template_kwargs`` say, and ``documents`` is None.
+13. The prompt is encoded with the request's ``add_special_tokens``, false if absent.
+    (``protocol.py::ChatCompletionRequest.build_tok_params``)
+14. ``add_generation_prompt`` is true whatever ``chat_template_kwargs`` say, and ``documents`` is None.
 """
 
 from __future__ import annotations
@@ -111,6 +113,9 @@ class VllmProfile:
     """The rules above. Stateless."""
 
     name = "vllm"
+
+    def adds_special_tokens(self, body: Mapping[str, Any]) -> bool:
+        return body.get("add_special_tokens") is True
 
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
         return renderer_of(files, _renderer_named)
@@ -216,7 +221,7 @@ def _plain(content: Any) -> str:
 
 
 def _template_kwargs(body: Mapping[str, Any], shape: TemplateShape, settings: ProfileSettings) -> dict[str, Any]:
-    """Rules 12 and 13."""
+    """Rules 12 and 14."""
     given = body.get("chat_template_kwargs")
     if given is None:
         given = {}
