@@ -42,7 +42,7 @@ import numpy.typing as npt
 from tokenizers import models
 
 from toktier.certificate.classes import CODE_POINTS, SURROGATES, Mask
-from toktier.certificate.images import NO_SEAM, Image, Sides
+from toktier.certificate.images import NO_SEAM, Sides
 from toktier.certificate.model import may_join
 from toktier.certificate.packed import packed
 from toktier.errors import Refusal
@@ -50,6 +50,7 @@ from toktier.errors import Refusal
 _BYTE = CODE_POINTS
 _UNKNOWN = _BYTE + 256
 _NEVER = _UNKNOWN + 1
+_BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 _BYTE_FIRST = re.compile(r"<0x([0-9A-F]{2})>")
 _BYTE_LAST = re.compile(r"<0x([0-9A-F]{2})>\Z")
 
@@ -76,7 +77,8 @@ class Joins:
     def __post_init__(self) -> None:
         # An item of an `array` is read several times as fast as one of numpy's; both look at one memory.
         for name in ("left", "right", "table"):
-            items = array("I", np.ascontiguousarray(getattr(self, name), np.uint32).tobytes())
+            items = array("I")
+            items.frombytes(np.ascontiguousarray(getattr(self, name), np.uint32).data.cast("B"))
             object.__setattr__(self, f"_{name}", items)
             object.__setattr__(self, name, np.frombuffer(items, np.uint32))
 
@@ -108,8 +110,8 @@ def unsplit_rule(model: Mapping[str, Any], sides: Sides) -> Joins:
         pairs = np.concatenate([pairs, np.array(inside, np.uint32).reshape(-1, 2)])
         last[np.isin(last, [last[ord(word[-1])] for word in whole])] = _NEVER
         first[np.isin(first, [first[ord(word[0])] for word in whole])] = _NEVER
-    left, right, table = packed(pairs, _through(sides.left, last), _through(sides.right, first), _NEVER)
-    return Joins(left, right, table)
+    begins, columns, table = packed(pairs, _NEVER + 1, _NEVER)
+    return Joins(begins.take(last).take(sides.left), columns.take(first).take(sides.right), table)
 
 
 def _check_flags(model: Mapping[str, Any]) -> None:
@@ -136,21 +138,21 @@ class _Alphabet:
         self.known[[ord(entry) for entry in vocab if len(entry) == 1]] = True
         self.unknown: str = model.get("unk_token") or ""
         self.fused = bool(model.get("fuse_unk"))
-        has_byte = np.array([bool(model.get("byte_fallback")) and f"<0x{k:02X}>" in vocab for k in range(256)])
+        has_byte = np.array([bool(model.get("byte_fallback")) and byte in vocab for byte in _BYTE_TOKENS])
         self.bytes = np.flatnonzero(has_byte)
         """The bytes that are symbols."""
-        points = np.arange(CODE_POINTS, dtype=np.uint32)
-        heads, tails = _utf8_ends(points)
-        whole = has_byte[heads] & has_byte[tails]
-        for shift, least in ((6, 0x800), (12, 0x10000)):
-            whole &= (points < least) | has_byte[0x80 | (points >> shift) & 0x3F]
-        whole[SURROGATES.start : SURROGATES.stop] = True
+        heads, tails, whole = _utf8(has_byte)
         # Without the token in the vocabulary the engine raises on an unknown character, on the whole and on the part.
         kept = self.unknown != "" and self.unknown in vocab
         self.may_hold_back = kept and not bool((self.known | whole).all())
-        lone = np.uint32(_UNKNOWN if kept else _NEVER)
-        self.last = np.where(self.known, points, np.where(whole, _BYTE + tails, lone)).astype(np.uint32)
-        self.first = np.where(self.known, points, np.where(whole, _BYTE + heads, lone)).astype(np.uint32)
+        self.last = np.full(CODE_POINTS + 1, _UNKNOWN if kept else _NEVER, np.uint32)
+        """By code point; the item at `NO_SEAM`, after all of them, is `_NEVER`."""
+        self.first = self.last.copy()
+        for side, ends in ((self.last, tails), (self.first, heads)):
+            side[:-1][whole] = _BYTE + ends[whole]
+            known = np.flatnonzero(self.known)
+            side[known] = known
+            side[NO_SEAM] = _NEVER
 
     def with_held_back(self, pairs: Symbols) -> Symbols:
         """The joined pairs of the merges, and those that an unknown may be held back across; shapes ``(n, 2)``."""
@@ -188,11 +190,23 @@ class _Alphabet:
         return found
 
 
-def _utf8_ends(points: Symbols) -> tuple[Symbols, Symbols]:
-    """The first and the last byte of each code point in UTF-8."""
-    edges = [points < 0x80, points < 0x800, points < 0x10000]
-    heads = np.select(edges, [points, 0xC0 | points >> 6, 0xE0 | points >> 12], 0xF0 | points >> 18)
-    return heads.astype(np.uint32), np.where(edges[0], points, 0x80 | points & 0x3F).astype(np.uint32)
+def _utf8(has_byte: Mask) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], Mask]:
+    """The first and the last byte of each code point in UTF-8, and whether all its bytes are there; ``(0x110000,)``."""
+    heads, tails = np.empty(CODE_POINTS, np.uint32), np.empty(CODE_POINTS, np.uint32)
+    whole = np.empty(CODE_POINTS, np.bool_)
+    tails[:] = np.tile(np.arange(0x80, 0xC0), CODE_POINTS // 64)
+    followed = np.ones(1, np.bool_)
+    blocks = []
+    for head, stop in ((0xC0, 0x800), (0xE0, 0x10000), (0xF0, CODE_POINTS)):
+        followed = np.logical_and.outer(has_byte[0x80:0xC0], followed).reshape(-1)
+        blocks.append((head, stop, followed))
+    for head, stop, after in reversed(blocks):
+        heads[:stop] = head + np.arange(stop) // len(after)
+        whole[:stop] = has_byte[heads[:stop]] & np.resize(after, stop)
+    heads[:0x80] = tails[:0x80] = np.arange(0x80)
+    whole[:0x80] = has_byte[:0x80]
+    whole[SURROGATES.start : SURROGATES.stop] = True  # they stand in no text
+    return heads, tails, whole
 
 
 def _product(left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> Symbols:
@@ -243,8 +257,3 @@ def _is_made(engine: models.BPE, entry: str, k: int) -> bool:
     except Exception:  # the engine raises on a character that it has no symbol for
         return False
     return len(tokens) == 1 and tokens[0].id == k
-
-
-def _through(image: Image, symbols: Symbols) -> Symbols:
-    """The symbol of each raw character by its image."""
-    return np.where(image == NO_SEAM, np.uint32(_NEVER), symbols[image]).astype(np.uint32)

@@ -1,9 +1,9 @@
 """A sparse relation over two sets, packed so that a look-up is three loads and is exact.
 
-Rows lie over each other in one array (row displacement, as in parser tables): the row of x begins at ``left[x]``, the
-column of y is ``right[y]``, and a place holds the beginning of the row that it belongs to. Rows begin at different
-places and no two of them need one place, so ``table[left[x] + right[y]] == left[x]`` exactly when x and y are related.
-Equal rows are one row.
+Rows lie over each other in one array (row displacement, as in parser tables): the row of x begins at ``begin[x]``, the
+column of y is ``column[y]``, and a place holds the beginning of the row that it belongs to. Rows begin at different
+places and no two of them need one place, so x and y are related exactly where ``table[begin[x] + column[y]]`` is
+``begin[x]``. Equal rows are one row.
 """
 
 from __future__ import annotations
@@ -20,30 +20,26 @@ _STRIDE = 2654435761
 """Odd, far from a multiple of any small table: places are tried in an order that depends on nothing but the input."""
 
 
-def packed(pairs: Numbers, left: Numbers, right: Numbers, every: int) -> tuple[Numbers, Numbers, Numbers]:
-    """The relation ``pairs``, shape ``(n, 2)``, between the numbers in ``left`` and those in ``right``.
+def packed(pairs: Numbers, count: int, every: int) -> tuple[Numbers, Numbers, Numbers]:
+    """The relation ``pairs``, shape ``(n, 2)``, over the numbers below ``count``.
 
-    ``every`` is the number that is related to all, on both sides, whatever pairs it stands in. Returns ``left`` and
-    ``right`` as beginnings of rows and columns, same shapes, and the table, shape ``(2**k,)``.
+    ``every`` is the number that is related to all, on both sides, whatever pairs it stands in. Returns where the row of
+    each number begins and which column is its own, shapes ``(count,)``, and the table, shape ``(2**k,)``.
     """
-    top = max(int(left.max()), int(right.max()), every) + 1
-    on_left, on_right = np.zeros(top, np.bool_), np.zeros(top, np.bool_)
-    on_left[left] = True
-    on_right[right] = True
-    pairs = pairs[((pairs < top) & (pairs != every)).all(axis=1)]
-    pairs = np.unique(pairs[on_left[pairs[:, 0]] & on_right[pairs[:, 1]]], axis=0)
-
-    columns, column_of_pair = np.unique(pairs[:, 1], return_inverse=True)
+    pairs = pairs[(pairs != every).all(axis=1)]
+    keys = np.unique(pairs[:, 0].astype(np.int64) * count + pairs[:, 1])
+    owner_of_pair, column_of_pair = np.divmod(keys, count)
+    columns, column_of_pair = np.unique(column_of_pair, return_inverse=True)
     other, full = len(columns), len(columns) + 1
-    column_of = np.full(top, other, np.uint32)
+    column_of = np.full(count, other, np.uint32)
     column_of[columns] = np.arange(len(columns))
     column_of[every] = full
 
     rows: list[npt.NDArray[np.int64]] = [np.array([full]), np.arange(full + 1)]
-    row_of = np.zeros(top, np.int64)
+    row_of = np.zeros(count, np.int64)
     row_of[every] = 1
     known = {row.tobytes(): k for k, row in enumerate(rows)}
-    owners, starts = np.unique(pairs[:, 0], return_index=True)
+    owners, starts = np.unique(owner_of_pair, return_index=True)
     for owner, part in zip(owners, np.split(column_of_pair.reshape(-1), starts[1:]), strict=False):
         row = np.append(part, full).astype(np.int64)
         row_of[owner] = known.setdefault(row.tobytes(), len(rows))
@@ -52,7 +48,7 @@ def packed(pairs: Numbers, left: Numbers, right: Numbers, every: int) -> tuple[N
 
     size = 1 << max(4 * sum(map(len, rows)), 2 * (len(rows) + full)).bit_length()
     begin, table = _placed(rows, full + 1, size)
-    return begin[row_of[left]], column_of[right], table
+    return begin[row_of], column_of, table
 
 
 def _placed(rows: Sequence[npt.NDArray[np.int64]], width: int, size: int) -> tuple[Numbers, Numbers]:
