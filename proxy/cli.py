@@ -1,4 +1,6 @@
-"""The command `toktier`. Exit codes: 0 done, 1 degraded or failed while running, 2 the configuration is wrong."""
+"""The command `toktier`. Exit codes: 0 done, 1 degraded or failed while running, 2 the configuration is wrong.
+
+`certify` and `campaign` also end with 3: the tokenizer has no certificate."""
 
 from __future__ import annotations
 
@@ -197,6 +199,56 @@ def embedded(
     from proxy.embedded import run
 
     run(host=host, port=port, script=script, model=model)
+
+
+TokenizerArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Folder, tokenizer.json (also .xz), hub id, or 'embedded' (Qwen3).")
+]
+TextsOption = Annotated[list[Path] | None, typer.Option("--text", help="UTF-8 text to look at; may be repeated.")]
+
+
+@app.command()
+def certify(
+    path: TokenizerArgument,
+    text: TextsOption = None,
+    revision: RevisionOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say where a tokenizer's texts can be cut, and why. Exit code 0: certified; 3: refused; 2: unusable file."""
+    from proxy import certificates
+
+    raise typer.Exit(certificates.certify(path, text or [], revision, _cache_dir(), as_json=as_json))
+
+
+@app.command()
+def campaign(
+    path: TokenizerArgument,
+    cases: Annotated[int, typer.Option("--cases", min=0, help="Cuts to check.")] = 1_000_000,
+    rope_ops: Annotated[int, typer.Option("--rope-ops", min=0, help="Operations on ropes to check.")] = 100_000,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Longest time; default none.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed tries the same texts.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, max=512, help="Processes; 0: one a core.")] = 0,
+    plant: Annotated[bool, typer.Option("--plant", help="Plant faults instead, each of which must be found.")] = False,
+    text: TextsOption = None,
+    revision: RevisionOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare cuts and ropes with the reference, at length. Exit code 0: equal; 1: divergence; 2, 3: as certify."""
+    from proxy import certificates
+    from toktier.campaign.runner import PLANTS, Plan
+
+    plan = Plan(cases, rope_ops, seconds, seed, jobs, plants=PLANTS if plant else 0)
+    raise typer.Exit(certificates.campaign(path, text or [], revision, _cache_dir(), plan, as_json=as_json))
+
+
+def _cache_dir() -> Path:
+    """Where certificates and verdicts are kept, by the configuration's own rules."""
+    try:
+        return load(config_file(None), {}).server.cache_dir
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(f"toktier: {problem}", err=True)
+        raise typer.Exit(2) from None
 
 
 def main() -> None:

@@ -1,0 +1,130 @@
+"""The report of `toktier campaign` for people, and its progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from toktier.campaign import runner
+from toktier.campaign.report import Failure, PlantReport, Report
+
+
+@contextmanager
+def bar(*, wanted: bool) -> Iterator[runner.Progress | None]:
+    """Shows a bar on standard error while the block runs; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    if not wanted or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("loading", total=1.0)
+
+        def told(report: Report, share: float) -> None:
+            progress.update(task, completed=share, description=_state(report))
+
+        yield told
+
+
+def _state(report: Report) -> str:
+    if report.plants is not None:
+        return f"{len(report.plants)} faults"
+    cuts = report.cuts.done if report.cuts else 0
+    operations = report.ropes.done if report.ropes else 0
+    found = f", [red]{len(report.failures)} failures[/]" if report.failures else ""
+    return f"{cuts:,} cuts, {operations:,} operations{found}"
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Prints the report to standard output."""
+    out = console or Console(highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    out.print(f"tokenizer     {escape(str(report.tokenizer['source']))}", soft_wrap=True)
+    out.print(f"digest        {report.tokenizer['digest']}, certificate {report.certificate['digest'][:16]}")
+    out.print(f"engines       {escape(versions)}; window {escape(str(report.tokenizer['window']))}", soft_wrap=True)
+    jobs = f"{report.jobs} job{'s' if report.jobs > 1 else ''}"
+    cpu = f"{report.cpu_seconds or 0:.0f} CPU s"
+    out.print(f"run           seed {report.seed}, {jobs}, {report.seconds:.1f} s, {cpu}\n")
+    if report.cuts is not None:
+        _cuts(report, out)
+    if report.ropes is not None:
+        _ropes(report, out)
+    for plant in report.plants or ():
+        out.print(_plant(plant), soft_wrap=True)
+    for failure in report.failures:
+        out.print(_failure(failure), soft_wrap=True)
+    ended = {"complete": "", "time": " (time is over)", "failures": " (ended: enough failures)"}
+    out.print(f"\n{_verdict(report)}{ended.get(report.ended, ' (interrupted)')}")
+
+
+def _cuts(report: Report, out: Console) -> None:
+    assert report.cuts is not None
+    told = report.cuts.json()
+    table = Table("family", box=None, pad_edge=False)
+    for name in ("texts", "cuts checked", "failures"):
+        table.add_column(name, justify="right")
+    for name, family in told["families"].items():
+        table.add_row(name, f"{family['cases']:,}", f"{family['checks']:,}", f"{family['failures']:,}")
+    table.add_row("[bold]all[/]", f"{told['cases']:,}", f"{told['checks']:,}", f"{told['failures']:,}")
+    out.print(table)
+    out.print()
+
+
+def _ropes(report: Report, out: Console) -> None:
+    assert report.ropes is not None
+    told = report.ropes.json()
+    table = Table("operation", box=None, pad_edge=False)
+    for name in ("operations", "failures"):
+        table.add_column(name, justify="right")
+    for name, family in told["families"].items():
+        table.add_row(name, f"{family['operations']:,}", f"{family['failures']:,}")
+    table.add_row("[bold]all[/]", f"{told['operations']:,}", f"{told['failures']:,}")
+    out.print(table)
+    if told["operations"]:
+        full = ", ".join(f"{count:,} {reason}" for reason, count in told["encoded_in_full"].items())
+        out.print(
+            f"{told['ropes']:,} ropes; {told['over_20k_characters']:,} operations on texts over 20K characters, "
+            f"{told['over_200k_characters']:,} over 200K; {100 * told['repaired_share']:.1f} % repaired, "
+            f"the others encoded in full ({full or 'none'})",
+            soft_wrap=True,
+        )
+
+
+def _plant(plant: PlantReport) -> str:
+    if plant.caught is None:
+        why = f"none of {plant.harmless} candidates does harm" if plant.harmless else "does not exist here"
+        return f"{escape(plant.kind):<38} {why}"
+    state = "[green]caught[/]" if plant.caught else "[red]missed[/]"
+    found = f" by {escape(plant.by)}: {escape(plant.smallest)}" if plant.caught and plant.smallest_chars <= 40 else ""
+    skipped = f", {plant.harmless} harmless skipped" if plant.harmless else ""
+    return f"{escape(plant.kind):<38} {state} after {plant.needed:,}{found} ({escape(plant.what)}{skipped})"
+
+
+def _failure(failure: Failure) -> str:
+    cut = f" at cut {failure.cut}" if failure.cut is not None else ""
+    text = f'"{failure.text}", {failure.chars} characters'
+    change = ""
+    if failure.change is not None:
+        c = failure.change
+        change = f'; characters {c["start"]} to {c["end"]} replaced by "{c["new"]}"'
+    where = f"{failure.where} {failure.case} ({failure.family})"
+    return f"[red]divergence[/] in {failure.fault}, {escape(where)}{cut}: {escape(text + change)}"
+
+
+def _verdict(report: Report) -> str:
+    if report.plants is not None:
+        missed = sum(p.caught is False for p in report.plants)
+        caught = sum(p.caught is True for p in report.plants)
+        return f"[red]{missed} planted faults missed[/]" if missed else f"all {caught} planted faults caught"
+    return "[red]divergence[/]" if report.diverged else "no divergence"

@@ -1,0 +1,318 @@
+"""A campaign on all cores: blocks go to processes, results are taken in the order of their numbers.
+
+Invariants:
+- what is counted is an unbroken row of blocks from number 0, as long as needed, so the outcome depends on the seed and
+  the numbers asked for, and not on how many processes there were (a limit in seconds shortens the row);
+- a bounded number of blocks is under way, and a result holds counts and a few short texts: memory does not grow;
+- processes are spawned, never forked: an engine's thread pool does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from toktier.campaign import worker
+from toktier.campaign.edits import OPERATIONS
+from toktier.campaign.plants import kinds
+from toktier.campaign.report import CutTally, Report, RopeTally
+from toktier.campaign.subject import subject_of
+from toktier.campaign.worker import (
+    CUT_CASES,
+    ROPES,
+    CutBlock,
+    CutResult,
+    PlantBlock,
+    PlantResult,
+    RopeBlock,
+    RopeResult,
+    Setup,
+    Worker,
+)
+from toktier.errors import TokTierError
+from toktier.tokenizer import FrozenTokenizer, engine_versions
+
+PLANTS = 5
+"""Faults of each kind."""
+ENOUGH = 20
+"""Failures after which a campaign ends."""
+_AHEAD = 2
+"""Blocks under way per process."""
+
+Progress = Callable[[Report, float], None]
+"""Told the report so far and the share of the work that is done, 0 to 1."""
+
+
+class ProcessLost(TokTierError):
+    """A worker process ended by itself (out of memory, most likely; fewer jobs need less)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much: cut checks, rope operations, seconds (None: no limit). ``plants``: faults of each kind instead."""
+
+    cases: int = 1_000_000
+    rope_ops: int = 100_000
+    seconds: float | None = None
+    seed: int = 0
+    jobs: int = 0
+    """Processes; 0: one for each core that this process may use; 1: none but this."""
+    plants: int = 0
+    plant_checks: int = 300_000
+    plant_operations: int = 5_000
+
+    @property
+    def processes(self) -> int:
+        """``jobs`` with 0 resolved."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+class _Row(Protocol):
+    """A row of blocks of one kind."""
+
+    goal: int
+
+    def block(self, number: int) -> CutBlock | RopeBlock | PlantBlock: ...
+    def take(self, result: Any) -> None: ...
+    @property
+    def done(self) -> int: ...
+
+
+@dataclass
+class _Cuts:
+    report: Report
+    goal: int
+    tally: CutTally
+    guess: float = 20.0 * CUT_CASES
+
+    def block(self, number: int) -> CutBlock:
+        return CutBlock(number)
+
+    def take(self, result: CutResult) -> None:
+        self.tally.add(result.tally)
+        self.report.failures += result.failures
+
+    @property
+    def done(self) -> int:
+        return self.tally.done
+
+
+@dataclass
+class _Ropes:
+    report: Report
+    goal: int
+    tally: RopeTally
+    guess: float = 1.0 * ROPES * OPERATIONS
+
+    def block(self, number: int) -> RopeBlock:
+        return RopeBlock(number)
+
+    def take(self, result: RopeResult) -> None:
+        self.tally.add(result.tally)
+        self.report.failures += result.failures
+
+    @property
+    def done(self) -> int:
+        return self.tally.done
+
+
+@dataclass
+class _Plants:
+    report: Report
+    blocks: list[PlantBlock]
+    guess: float = 1.0
+
+    @property
+    def goal(self) -> int:
+        return len(self.blocks)
+
+    def block(self, number: int) -> PlantBlock:
+        return self.blocks[number]
+
+    def take(self, result: PlantResult) -> None:
+        assert self.report.plants is not None
+        self.report.plants.append(result.report)
+
+    @property
+    def done(self) -> int:
+        return len(self.report.plants or ())
+
+
+@dataclass
+class _Feed:
+    """The state of one row: which blocks are out, which came back before their turn."""
+
+    row: Any
+    next: int = 0
+    taken: int = 0
+    early: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.row.done >= self.row.goal)
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.row.done / self.row.goal) if self.row.goal else 1.0
+
+    @property
+    def promised(self) -> float:
+        """The share that will be done once all blocks that are out are back, as far as one can tell."""
+        each = self.row.done / self.taken if self.taken and self.row.done else self.row.guess
+        return float(self.next * each / self.row.goal)
+
+    def came(self, number: int, result: Any) -> float:
+        """CPU seconds of the results whose turn it is; those beyond the goal are left out."""
+        self.early[number] = result
+        cpu = 0.0
+        while not self.complete and self.taken in self.early:
+            due = self.early.pop(self.taken)
+            self.row.take(due)
+            self.taken += 1
+            cpu += due.cpu
+        return cpu
+
+
+def run(
+    source: str | Path,
+    plan: Plan,
+    *,
+    revision: str | None = None,
+    cache_dir: Path | None = None,
+    real: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Loads the tokenizer, then does what the plan says. ``real``: texts beside those that are drawn.
+
+    Raises `UnusableFile`, the `Refusal` of a tokenizer without a certificate, and `ProcessLost`. An interrupt
+    (Ctrl-C) ends it early; the report says so.
+    """
+    started = time.monotonic()
+    tokenizer = FrozenTokenizer.load(source, revision=revision, cache_dir=cache_dir)
+    subject = subject_of(tokenizer, real)
+    report = _report(tokenizer, plan, real)
+    rows: list[Any] = []
+    if plan.plants:
+        report.plants = []
+        blocks = [
+            PlantBlock(kind, number, plan.plant_checks, plan.plant_operations)
+            for kind in kinds()
+            for number in range(1 if kind == "interior" or kind.startswith("splice") else plan.plants)
+        ]
+        rows.append(_Plants(report, blocks))
+    else:
+        report.cuts, report.ropes = CutTally(), RopeTally()
+        rows += [_Cuts(report, plan.cases, report.cuts), _Ropes(report, plan.rope_ops, report.ropes)]
+    setup = Setup(str(source), revision, cache_dir, tuple(real), plan.seed)
+    deadline = None if plan.seconds is None else started + plan.seconds
+    report.cpu_seconds = 0.0
+    try:
+        with _pool(plan, setup, Worker(subject, plan.seed)) as submit:
+            _drive([_Feed(row) for row in rows], submit, plan.processes, report, deadline, progress)
+    except KeyboardInterrupt:
+        report.ended = "interrupted"
+    except BrokenProcessPool as error:
+        raise ProcessLost("a worker process ended by itself, for lack of memory perhaps: try fewer --jobs") from error
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _drive(
+    feeds: list[_Feed],
+    submit: Callable[[Any], Future[Any]],
+    processes: int,
+    report: Report,
+    deadline: float | None,
+    progress: Progress | None,
+) -> None:
+    out: dict[Future[Any], tuple[_Feed, int]] = {}
+    limit = 1 if processes == 1 else _AHEAD * processes
+    while True:
+        late = deadline is not None and time.monotonic() >= deadline
+        while not late and len(out) < limit:
+            open_ = [f for f in feeds if not f.complete and f.promised < 1.0]
+            if not open_ and not out:
+                # what blocks yield was guessed too high: one more
+                open_ = [f for f in feeds if not f.complete]
+            if not open_:
+                break
+            feed = min(open_, key=lambda f: f.promised)
+            out[submit(feed.row.block(feed.next))] = (feed, feed.next)
+            feed.next += 1
+        if not out or late:
+            report.ended = "time" if late and not all(f.complete for f in feeds) else report.ended
+            return
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        for future in wait(out, timeout, FIRST_COMPLETED).done:
+            feed, number = out.pop(future)
+            assert report.cpu_seconds is not None
+            report.cpu_seconds += feed.came(number, future.result())
+        if progress is not None:
+            progress(report, sum(f.share for f in feeds) / len(feeds))
+        if len(report.failures) >= ENOUGH:
+            report.ended = "failures"
+            return
+        if all(f.complete for f in feeds):
+            return
+
+
+@contextmanager
+def _pool(plan: Plan, setup: Setup, here: Worker) -> Iterator[Callable[[Any], Future[Any]]]:
+    """Something that takes blocks: this process, or spawned ones, which are gone when the block ends."""
+    if plan.processes == 1:
+
+        def at_once(block: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(here.run(block))
+            return future
+
+        yield at_once
+        return
+    pool = ProcessPoolExecutor(
+        plan.processes, multiprocessing.get_context("spawn"), initializer=worker.start, initargs=(setup,)
+    )
+    try:
+        yield lambda block: pool.submit(worker.run_block, block)
+    finally:
+        # blocks that are under way take a second or two; a process is never killed in the middle of one
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _report(tokenizer: FrozenTokenizer, plan: Plan, real: Sequence[str]) -> Report:
+    certificate = tokenizer.certificate
+    assert certificate is not None
+    digest = hashlib.sha256()
+    for text in real:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return Report(
+        tokenizer={
+            "source": tokenizer.source,
+            "revision": tokenizer.revision,
+            "digest": tokenizer.digest,
+            "window": f"{tokenizer.window.name} {tokenizer.window.version}",
+            "window_refusal": tokenizer.window_refusal,
+        },
+        certificate={
+            "digest": certificate.digest,
+            "classes": len(certificate.table.matrix),
+            "cut_pairs": int((certificate.table.matrix != 0).sum()),
+            "interior": certificate.interior,
+            "needs_next": certificate.needs_next,
+            "merges_asked": certificate.table.joins is not None,
+        },
+        versions={"toktier-proxy": version("toktier-proxy"), **dict(v.rsplit(" ", 1) for v in engine_versions())},
+        texts=digest.hexdigest()[:16],
+        seed=plan.seed,
+        jobs=plan.processes,
+    )
