@@ -102,10 +102,11 @@ def unsplit_rule(model: Mapping[str, Any], sides: Sides) -> Joins:
     """
     _check_flags(model)
     alphabet = _Alphabet(model)
-    pairs = alphabet.with_held_back(_of_merges(_merges(model), alphabet))
+    merges = _merges(model)
+    pairs = alphabet.with_held_back(_of_merges(merges, alphabet))
     last, first = alphabet.last.copy(), alphabet.first.copy()
     if model.get("ignore_merges"):
-        whole = _words_of_their_own(model)
+        whole = _words_of_their_own(model, merges)
         inside = [(last[ord(x)], first[ord(y)]) for word in whole for x, y in pairwise(word)]
         pairs = np.concatenate([pairs, np.array(inside, np.uint32).reshape(-1, 2)])
         last[np.isin(last, [last[ord(word[-1])] for word in whole])] = _NEVER
@@ -213,7 +214,7 @@ def _product(left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> S
     return np.stack([np.repeat(left, len(right)), np.tile(right, len(left))], axis=1).astype(np.uint32)
 
 
-def _merges(model: Mapping[str, Any]) -> list[Sequence[str]]:
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The merges as pairs of tokens, in either spelling of the file. Merges of an empty token apply to nothing."""
     try:
         pairs = [
@@ -226,7 +227,7 @@ def _merges(model: Mapping[str, Any]) -> list[Sequence[str]]:
         raise Refusal("a merge that is not of two tokens", "model.merges") from None
 
 
-def _of_merges(merges: Sequence[Sequence[str]], alphabet: _Alphabet) -> Symbols:
+def _of_merges(merges: Sequence[tuple[str, str]], alphabet: _Alphabet) -> Symbols:
     """The pairs of a last symbol of l and a first symbol of r over all merges (l, r), shape ``(n, 2)``."""
     met = "".join({left[-1] + right[0] for left, right in merges})
     pairs = np.frombuffer(met.encode("utf-32-le", "surrogatepass"), "<u4").reshape(-1, 2)
@@ -243,11 +244,11 @@ def _of_merges(merges: Sequence[Sequence[str]], alphabet: _Alphabet) -> Symbols:
     return np.concatenate([pairs, np.array(sorted(more), np.uint32).reshape(-1, 2)]).astype(np.uint32)
 
 
-def _words_of_their_own(model: Mapping[str, Any]) -> list[str]:
+def _words_of_their_own(model: Mapping[str, Any], merges: list[tuple[str, str]]) -> list[str]:
     """The entries that merges do not make of their own string, as the engine says without `ignore_merges`."""
     vocab = model["vocab"]
     flags = {name: model[name] for name in ("unk_token", "fuse_unk", "byte_fallback") if model.get(name)}
-    engine = models.BPE(vocab, [(left, right) for left, right in _merges(model)], ignore_merges=False, **flags)
+    engine = models.BPE(vocab, merges, ignore_merges=False, **flags)
     return [entry for entry, k in vocab.items() if entry and not _is_made(engine, entry, k)]
 
 

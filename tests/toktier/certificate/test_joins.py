@@ -125,7 +125,7 @@ def without_held_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_whole_words(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(joins_module, "_words_of_their_own", lambda model: [])
+    patch.setattr(joins_module, "_words_of_their_own", lambda model, merges: [])
 
 
 def without_bytes_at_the_end(patch: pytest.MonkeyPatch) -> None:
