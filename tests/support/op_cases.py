@@ -1,4 +1,4 @@
-"""Lemma 2 for rows of operations, as plainly as can be, and its statement on the engine: pieces of both sides of a seam."""
+"""Lemma 2 for rows of operations, as plainly as can be, and its statement on the engine: the pieces of both sides."""
 
 from __future__ import annotations
 
