@@ -97,7 +97,7 @@ class FrozenTokenizer:
             spec = _spec(read)
             reference = _reference(text, read.source)
             vocab_size = _vocab_size(spec, reference)
-            certificate, refusal = _certify(spec, reference, cache_dir, read.source)
+            certificate, refusal = _certify(spec, reference, cache_dir, read.source, digest)
             spec = _without_tables(spec)
             special, special_refusal = _special(spec, reference)
             engine = _window(raw, reference, spec, digest, cache_dir, verdict) if window else "not asked for"
@@ -200,10 +200,10 @@ def _reference(text: str, source: str) -> ReferenceEngine:
 
 
 def _certify(
-    spec: Mapping[str, Any], reference: ReferenceEngine, cache_dir: Path | None, source: str
+    spec: Mapping[str, Any], reference: ReferenceEngine, cache_dir: Path | None, source: str, key: str
 ) -> tuple[Certificate | None, Refusal | None]:
     try:
-        return certify(spec, reference.tokenizer, cache_dir=cache_dir), None
+        return certify(spec, reference.tokenizer, cache_dir=cache_dir, key=key), None
     except Refusal as refusal:
         return None, refusal
     except Exception as error:

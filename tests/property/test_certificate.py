@@ -18,6 +18,7 @@ from tests.support.split_cases import (
     split_spec,
     strings,
 )
+from toktier.certificate.classes import Probe
 from toktier.certificate.stages import stages
 
 ALPHABET = "abC"
@@ -46,7 +47,7 @@ def test_two_stages(seed: int) -> None:
     for _ in range(60):
         chosen = [(random_stage(rng, rng.choice((0, 1, 2))), *rng.choice(ALL_SPLITS)) for _ in range(2)]
         spec = {"type": "Sequence", "pretokenizers": [split_spec(*c) for c in chosen]}
-        pairs = certified_pairs(stages(spec), ALPHABET)
+        pairs = certified_pairs(stages(spec, Probe()), ALPHABET)
         certified += len(pairs)
         if pairs:
             engine = pre_tokenizers.Sequence([engine_split(*c) for c in chosen])

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from tokenizers import Regex, pre_tokenizers
 
 from tests.support.regex_oracle import random_pattern
-from toktier.certificate.certificate import lemma_2
-from toktier.certificate.classes import Mask, flips_of, flips_of_points, matched, partition
-from toktier.certificate.stages import Stage, stages
+from toktier.certificate.classes import Mask, Probe, flips_of, flips_of_points, matched, partition
+from toktier.certificate.derive import lemma_2
+from toktier.certificate.ops import Op, Split
+from toktier.certificate.stages import stages
 from toktier.errors import Refusal
 
 BEHAVIOURS = {
@@ -36,18 +37,25 @@ def engine_split(pattern: str, behaviour: str = "Isolated", invert: bool = False
     return pre_tokenizers.Split(Regex(pattern), BEHAVIOURS[behaviour], invert)
 
 
-def certified_pairs(split: Sequence[Stage], alphabet: str) -> set[tuple[str, str]]:
+def certified_pairs(ops: Sequence[Op], alphabet: str) -> set[tuple[str, str]]:
     """Pairs of the alphabet that lemmas 1 and 2 certify; atoms are asked of the engine over the alphabet only."""
-    atoms = [a for s in split for a in s.positions.atoms]
+    splits = [op for op in ops if isinstance(op, Split)]
+    assert splits == list(ops)
+    atoms = [a for s in splits for a in s.positions.atoms]
     masks: dict[str, Mask] = {a.text: matched(a.text, alphabet) for a in atoms}
     singles = [flips_of_points([ord(c)]) for c in alphabet]
     classes, holds = partition([*(flips_of(masks[a.text]) for a in atoms), *singles])
-    cut = lemma_2(split, holds[: len(atoms)])
+    rows, at = [], 0
+    for split in splits:
+        own = holds[at : at + len(split.positions.atoms)]
+        rows.append((own, own))
+        at += len(own)
+    cut = lemma_2(splits, rows, holds.shape[1]).cut
     return {(a, b) for a in alphabet for b in alphabet if cut[classes[ord(a)], classes[ord(b)]]}
 
 
-def one_stage(pattern: str, behaviour: str = "Isolated", invert: bool = False) -> list[Stage]:
-    return stages(split_spec(pattern, behaviour, invert))
+def one_stage(pattern: str, behaviour: str = "Isolated", invert: bool = False) -> list[Op]:
+    return stages(split_spec(pattern, behaviour, invert), Probe())
 
 
 def random_stage(rng: random.Random, depth: int) -> str:

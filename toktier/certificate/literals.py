@@ -3,16 +3,19 @@
 HF extracts literals leftmost-longest: the raw ones from the raw text first, then, inside each segment left over and
 after the normalizer, the normalised ones. A literal may strip white space beside it, and a ``single_word`` one counts
 only between non-word characters. A seam leaves the extraction on both sides alone if
-- (a, b) stands side by side in no literal (raw ones as written, normalised ones after the normalizer): then no
-  occurrence holds both, and no longer one takes an occurrence on one side away;
+- (a, b) stands side by side in no literal: then no occurrence holds both, and no longer one takes an occurrence on one
+  side away;
 - b is not white space right of white space or of the end of a literal that strips right, and mirrored to the left: then
   no stripping crosses the seam;
 - a does not end, and b does not begin, a ``single_word`` literal: then what counts as its neighbour is on its own side
   (cautious: only a word character opposite would matter);
 - neither a nor b is white space, if some literal strips and some literal contains white space: HF then yields
-  occurrences that overlap.
+  occurrences that overlap;
+- a does not end a literal, nor is it white space that one may have stripped, where a prefix is put before each segment
+  (Prepend, ``add_prefix_space``): b would begin a segment in one text and not in another.
 
-Raw and normalised pairs are judged alike, since a seam that lemma 4 lets through has the same pair in both texts.
+Each pass looks at its own text: the raw literals at the raw pair (a, b), the normalised ones, in their normalised form,
+at the images of a and b under the normalizer.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from toktier.certificate.classes import Flips, Probe, all_code_points, flips_of, matched
+from toktier.certificate.images import Image
 
 _WHITE_SPACE = "white space"
 
@@ -41,47 +45,74 @@ class Literal:
 
 @dataclass
 class LiteralRule:
-    """Pairs and characters that lemma 5 keeps seams away from; code points as ints."""
+    """What one pass forbids, in the characters of the text that it looks at; code points as ints."""
 
     pairs: set[tuple[int, int]] = field(default_factory=set)
+    ends: set[int] = field(default_factory=set)
     never_left: set[int] = field(default_factory=set)
     never_right: set[int] = field(default_factory=set)
     before_space: set[int] = field(default_factory=set)
     """Characters a beside which a white-space b is no seam (ends of literals that strip right)."""
     after_space: set[int] = field(default_factory=set)
+    strips: bool = False
     strips_right: bool = False
-    strips_left: bool = False
-    space_never: bool = False
+    holds_space: bool = False
 
-    @property
-    def needs_space(self) -> bool:
-        return self.strips_left or self.strips_right
+    def of_image(self, left: Image, right: Image) -> LiteralRule:
+        """The same rule in terms of the characters whose images these are: ``left`` of a, ``right`` of b."""
+        a, b = _Origins(left), _Origins(right)
+        return LiteralRule(
+            pairs={(p, q) for x, y in self.pairs for p in a[x] for q in b[y]},
+            ends={p for x in self.ends for p in a[x]},
+            never_left={p for x in self.never_left for p in a[x]},
+            never_right={q for y in self.never_right for q in b[y]},
+            before_space={p for x in self.before_space for p in a[x]},
+            after_space={q for y in self.after_space for q in b[y]},
+            strips=self.strips,
+            strips_right=self.strips_right,
+            holds_space=self.holds_space,
+        )
 
-    def special_points(self) -> set[int]:
-        return self.never_left | self.never_right | self.before_space | self.after_space
+    def points(self) -> set[int]:
+        """Characters that the rule singles out, pairs aside."""
+        return self.ends | self.never_left | self.never_right | self.before_space | self.after_space
 
 
-def literal_rule(literals: Iterable[Literal], normalize: Callable[[str], str], space: Container[str]) -> LiteralRule:
-    """The rule of a set of literals. ``normalize``: the tokenizer's normalizer; ``space``: what is white space."""
+class _Origins(dict[int, list[int]]):
+    """The characters that have a given image."""
+
+    def __init__(self, image: Image) -> None:
+        super().__init__()
+        self._image = image
+        self._changed = np.flatnonzero((image >= 0) & (image != np.arange(len(image))))
+        self._images = image[self._changed]
+
+    def __missing__(self, x: int) -> list[int]:
+        own = [x] if self._image[x] == x else []
+        self[x] = own + self._changed[self._images == x].tolist()
+        return self[x]
+
+
+def literal_rule(literals: Iterable[Literal], form: Callable[[str], str], space: Container[str]) -> LiteralRule:
+    """The rule of the literals of one pass. ``form``: what is looked for; ``space``: what is white space."""
     rule = LiteralRule()
-    any_space = False
     for lit in literals:
-        text = normalize(lit.content) if lit.normalized else lit.content
+        text = form(lit.content)
         if not text:
             continue
         points = [ord(c) for c in text]
         rule.pairs.update(pairwise(points))
-        any_space = any_space or any(c in space for c in text)
+        rule.ends.add(points[-1])
+        rule.holds_space |= any(c in space for c in text)
+        rule.strips |= lit.lstrip or lit.rstrip
         if lit.rstrip:
             rule.strips_right = True
             rule.before_space.add(points[-1])
         if lit.lstrip:
-            rule.strips_left = True
             rule.after_space.add(points[0])
         if lit.single_word:
             rule.never_left.add(points[-1])
             rule.never_right.add(points[0])
-    rule.space_never = rule.needs_space and any_space
     return rule
 
 

@@ -54,6 +54,12 @@ class ReferenceEngine:
         """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
+    def pieces(self, text: str) -> list[str]:
+        """What the normalizer and the pre-tokenizer make of a text in which no literal is looked for."""
+        normalizer, pre_tokenizer = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        text = normalizer.normalize_str(text) if normalizer else text
+        return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+
     def _encode(self, texts: list[str]) -> list[Encoding]:
         try:
             return self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)

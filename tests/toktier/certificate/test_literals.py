@@ -8,11 +8,12 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from tests.support.split_cases import broken_seams, engine_split, split_spec, strings
-from toktier.certificate.certificate import Table, derive
 from toktier.certificate.classes import Probe, contains, members
+from toktier.certificate.derive import derive
 from toktier.certificate.literals import Literal, literal_rule, white_space
 from toktier.certificate.normalizer import normalizer_rule
 from toktier.certificate.stages import stages
+from toktier.certificate.table import Table
 
 # every character is a piece of its own: without literals every pair is a cut
 PATTERN = r"[\p{^L}]|[\p{L}]"
@@ -42,7 +43,8 @@ def table_for(literals: list[Literal], probe: Probe, normalizer: str | None = No
             ]
         )
     rule = normalizer_rule({"type": normalizer} if normalizer else None, probe)
-    return derive(rule, stages(split_spec(PATTERN)), literals, tokenizer, probe), tokenizer
+    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    return derive(rule, stages(split_spec(PATTERN), probe), literals, normalize, probe).table, tokenizer
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> list[tuple[int, str]]:
@@ -152,5 +154,5 @@ def _spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, tuple[int, int]]]
 
 def test_empty_literals_say_nothing() -> None:
     rule = literal_rule([Literal("", rstrip=True)], lambda t: t, " ")
-    assert not rule.needs_space
+    assert not rule.strips
     assert not rule.pairs

@@ -1,0 +1,81 @@
+"""Derived tables on disk. A key names everything that a table was derived from: the tokenizer (its files' digest), the
+reference engine's version and this package's own source, so that a changed rule derives again.
+
+A damaged or unreadable file is derived again; a folder that cannot be written costs time, nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toktier.certificate.joins import Joins
+from toktier.certificate.table import Table
+
+_FORMAT = 1
+
+
+@cache
+def derivation() -> str:
+    """Hex digest of the modules that derive."""
+    state = hashlib.sha256(str(_FORMAT).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        source = path.read_bytes()
+        state.update(f"{path.name} {len(source)}\0".encode() + source)
+    return state.hexdigest()
+
+
+def load(cache_dir: Path | None, key: str | None, engine: str) -> tuple[Table, dict[str, Any]] | None:
+    """The table and the facts kept under ``key``, or None."""
+    if cache_dir is None or key is None:
+        return None
+    try:
+        raw = _path(cache_dir, key, engine).read_bytes()
+        if hashlib.sha256(raw[32:]).digest() != raw[:32]:
+            return None
+        with np.load(io.BytesIO(raw[32:]), allow_pickle=False) as held:
+            facts = json.loads(bytes(held["facts"]))
+            joins = Joins(held["left"], held["right"], held["joins"]) if "joins" in held else None
+            return Table(held["classes"], held["matrix"], held["boundary"], joins), facts
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+
+
+def store(cache_dir: Path | None, key: str | None, engine: str, table: Table, facts: Mapping[str, Any]) -> None:
+    """Keeps a table under ``key``."""
+    if cache_dir is None or key is None:
+        return
+    arrays: dict[str, Any] = {
+        "classes": table.classes,
+        "matrix": table.matrix,
+        "boundary": table.boundary,
+        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
+    }
+    if table.joins is not None:
+        arrays |= {"left": table.joins.left, "right": table.joins.right, "joins": table.joins.table}
+    body = io.BytesIO()
+    np.savez(body, **arrays)
+    path = _path(cache_dir, key, engine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
+        with os.fdopen(fd, "wb") as file:
+            file.write(hashlib.sha256(body.getvalue()).digest() + body.getvalue())
+        Path(part).replace(path)
+    except OSError:
+        return
+
+
+def _path(cache_dir: Path, key: str, engine: str) -> Path:
+    name = hashlib.sha256(f"{key}\0{engine}\0{derivation()}".encode()).hexdigest()
+    return cache_dir / "certificates" / f"{name[:40]}.npz"
