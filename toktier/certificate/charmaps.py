@@ -6,9 +6,9 @@ it: Lowercase takes ``char::to_lowercase``, which knows no final sigma. So M(x y
 (1), and what a seam shows is the last character of M(a) and the first of M(b). A character that is deleted stands at
 no seam; one that is deleted elsewhere changes nothing beside it.
 
-The map is asked of the engine for all code points in one text, with a separator s between them, M(s) = s. If the answer
-holds s as often as the question does, no character but s gives an s, so the parts between them are what M gives for
-each; otherwise each is asked for alone.
+The map is asked of the engine for many code points in one text, with a separator s between them, M(s) = s. If the
+answer holds s as often as the question does, no character there gives an s, so the parts between them are what M gives
+for each; otherwise each is asked for alone.
 
 BertNormalizer is clean_text, then handle_chinese_chars, then strip_accents (NFD, then non-spacing marks deleted), then
 lowercase, each part asked of an instance that does nothing else. ``strip_accents`` null means what ``lowercase`` says.
@@ -23,21 +23,22 @@ import numpy as np
 from tokenizers import normalizers
 
 from toktier.certificate.charmap import CharMap
-from toktier.certificate.classes import CODE_POINTS, SURROGATES, Probe, all_code_points
+from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Probe, all_code_points
 from toktier.certificate.forms import form_step
 from toktier.certificate.step import Step, each
 from toktier.errors import Refusal
 
-_Normalize = Callable[[str], str]
+Normalize = Callable[[str], str]
 
 CHAR_BY_CHAR = ("Lowercase", "StripAccents", "Nmt")
 _SEPARATORS = "!|~\u3042"
+_BLOCK = 1024
 _ADDED = "characters judged as what they become, deleted ones nowhere"
 
 
 def char_by_char(kind: str, probe: Probe, place: str) -> Step:
     """The step of one of `CHAR_BY_CHAR`."""
-    mapping = _asked(kind, getattr(normalizers, kind)().normalize_str, probe, place)
+    mapping = _held(kind, getattr(normalizers, kind)().normalize_str, probe, place)
     return each(kind, f"{kind}: {_ADDED}", mapping)
 
 
@@ -78,11 +79,11 @@ def bert_steps(spec: Mapping[str, Any], probe: Probe, place: str) -> Iterator[St
 
 
 def _bert_part(option: str, probe: Probe, place: str) -> Step:
-    mapping = _asked(f"Bert {option}", _bert_only(option), probe, place)
+    mapping = _held(f"Bert {option}", _bert_only(option), probe, place)
     return each(option, f"{option}: {_ADDED}", mapping)
 
 
-def _bert_only(option: str) -> _Normalize:
+def _bert_only(option: str) -> Normalize:
     options = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     return normalizers.BertNormalizer(**{o: o == option for o in options}).normalize_str
 
@@ -94,8 +95,8 @@ def _marks_deleted(probe: Probe, place: str) -> CharMap:
     """
     name = "normalizer Bert marks"
 
-    def ask() -> dict[str, np.ndarray[Any, np.dtype[np.uint32]]]:
-        whole = _ask_map(_bert_only("strip_accents"))
+    def ask() -> dict[str, Flips]:
+        whole = asked(_bert_only("strip_accents"), all_code_points())
         decompose = normalizers.NFD().normalize_str
         gone = {c for c, text in whole.items() if text == ""}
         for c, text in whole.items():
@@ -106,20 +107,27 @@ def _marks_deleted(probe: Probe, place: str) -> CharMap:
     return CharMap.unpacked(probe.cached(name, ask))
 
 
-def _asked(kind: str, normalize: _Normalize, probe: Probe, place: str) -> CharMap:
+def _held(kind: str, normalize: Normalize, probe: Probe, place: str) -> CharMap:
     name = f"normalizer {kind}"
-    return CharMap.unpacked(probe.cached(name, lambda: {name: CharMap.of(_ask_map(normalize)).packed()}))
+    return CharMap.unpacked(
+        probe.cached(name, lambda: {name: CharMap.of(asked(normalize, all_code_points())).packed()})
+    )
 
 
-def _ask_map(normalize: _Normalize) -> dict[int, str]:
-    """What becomes of each character that changes."""
-    every = all_code_points()
+def asked(normalize: Normalize, chars: str) -> dict[int, str]:
+    """What becomes of each of ``chars``, sorted and all different, that changes."""
+    changed: dict[int, str] = {}
     separator = next((s for s in _SEPARATORS if normalize(s) == s), None)
-    parts: list[str] = []
-    if separator is not None:
-        rest = every.replace(separator, "")
-        parts = normalize(separator.join(rest)).split(separator)
-        every = rest if len(parts) == len(rest) else every
-    if len(parts) != len(every):
-        parts = [normalize(c) for c in every]
-    return {ord(c): text for c, text in zip(every, parts, strict=True) if text != c}
+    for start in range(0, len(chars), _BLOCK):
+        block = chars[start : start + _BLOCK]
+        parts: list[str] = []
+        if separator is not None and separator not in block:
+            text = separator.join(block)
+            answer = normalize(text)
+            if answer == text:
+                continue
+            parts = answer.split(separator)
+        if len(parts) != len(block):
+            parts = [normalize(c) for c in block]
+        changed |= {ord(c): text for c, text in zip(block, parts, strict=True) if text != c}
+    return changed

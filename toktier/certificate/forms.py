@@ -30,7 +30,7 @@ from tokenizers import normalizers
 
 from toktier.certificate.charmap import CharMap
 from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Probe, flips_of
-from toktier.certificate.images import NO_SEAM, mask_of
+from toktier.certificate.images import mask_of
 from toktier.certificate.step import Kinds, Step
 from toktier.errors import Refusal
 
@@ -56,7 +56,7 @@ def form_step(form: str, probe: Probe, place: str) -> Step:
         tail,
         tail.ends(tail.first()),
         boundary & tail.single(),
-        kinds=_kinds_of(cached("kinds")) if composes else None,
+        kinds=Kinds.unpacked(cached("kinds")) if composes else None,
         boundary=boundary if composes else None,
     )
 
@@ -87,26 +87,10 @@ def _ask(form: str, place: str) -> dict[str, Flips]:
         f"normalizer {form} boundary": flips_of(boundary),
     }
     if form != FORMS[form]:
-        roots = {c: d[0] for c, d in decomposed.items()} | {c: c for c in composites if c not in decomposed}
-        answer[f"normalizer {form} kinds"] = _packed_kinds(roots, composites)
+        roots = {ord(c): ord(d[0]) for c, d in decomposed.items()} | {ord(c): ord(c) for c in composites}
+        heads = {root: {root, *map(ord, composites.get(chr(root), ""))} for root in set(roots.values())}
+        answer[f"normalizer {form} kinds"] = Kinds.of_sets(heads, roots).packed()
     return answer
-
-
-def _packed_kinds(roots: dict[str, str], composites: dict[str, list[str]]) -> Flips:
-    """Three arrays of pairs in one, behind their number of pairs: active characters and kinds, kinds and heads."""
-    number = {root: k for k, root in enumerate(sorted(set(roots.values())))}
-    heads = [(k, ord(h)) for root, k in number.items() for h in (root, *composites.get(root, ()))]
-    active = sorted((ord(c), number[root]) for c, root in roots.items())
-    flat = np.array([*active, *heads], np.uint32).T
-    return np.concatenate([np.array([len(active)], np.uint32), flat[0], flat[1]])
-
-
-def _kinds_of(packed: Flips) -> Kinds:
-    n = int(packed[0])
-    first, second = packed[1:].astype(np.int32).reshape(2, -1)
-    of = np.full(CODE_POINTS, NO_SEAM, np.int32)
-    of[first[:n]] = second[:n]
-    return Kinds(of, first[n:], second[n:])
 
 
 def _decompositions(form: str, place: str) -> tuple[dict[str, str], set[str]]:

@@ -27,6 +27,7 @@ from toktier.certificate.charmaps import CHAR_BY_CHAR, bert_steps, byte_level, c
 from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask, Probe, all_code_points, flips_of, members
 from toktier.certificate.forms import FORMS, form_step
 from toktier.certificate.images import NO_SEAM, Image, Sides, unchanged
+from toktier.certificate.precompiled import precompiled_step
 from toktier.certificate.replace import replace_step
 from toktier.certificate.step import Step
 from toktier.errors import Refusal
@@ -92,6 +93,8 @@ def _steps(spec: Mapping[str, Any], probe: Probe, place: str) -> Iterator[Step]:
         yield from bert_steps(spec, probe, place)
     elif kind == "Replace":
         yield replace_step(spec, probe, place)
+    elif kind == "Precompiled":
+        yield precompiled_step(spec, probe, place)
     elif kind == "Prepend":
         yield _prepend(spec)
     elif kind == "Strip":

@@ -28,13 +28,14 @@ That ``M°(b v)`` may be empty costs nothing: then T(u a b v) is T(u a) followed
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from toktier.certificate.charmap import CharMap
-from toktier.certificate.classes import CODE_POINTS, Mask
+from toktier.certificate.classes import CODE_POINTS, Flips, Mask
 from toktier.certificate.images import NO_SEAM, Image, pulled_back
 
 UNKNOWN = NO_SEAM
@@ -51,6 +52,29 @@ class Kinds:
     of: Image
     kind: npt.NDArray[np.int32]
     head: npt.NDArray[np.int32]
+
+    @staticmethod
+    def of_sets(heads: Mapping[int, Iterable[int]], kinds: Mapping[int, int]) -> Kinds:
+        """``kinds``: the name of the kind of each active character; ``heads``: what each kind may begin with."""
+        number = {name: k for k, name in enumerate(sorted(heads))}
+        of = np.full(CODE_POINTS, NO_SEAM, np.int32)
+        of[list(kinds)] = [number[name] for name in kinds.values()]
+        pairs = np.array([(number[n], h) for n in heads for h in sorted(heads[n])], np.int32).reshape(-1, 2)
+        return Kinds(of, pairs[:, 0], pairs[:, 1])
+
+    @staticmethod
+    def unpacked(flat: Flips) -> Kinds:
+        n = int(flat[0])
+        first, second = flat[1:].astype(np.int32).reshape(2, -1)
+        of = np.full(CODE_POINTS, NO_SEAM, np.int32)
+        of[first[:n]] = second[:n]
+        return Kinds(of, first[n:], second[n:])
+
+    def packed(self) -> Flips:
+        """As one array of uint32, to be kept by `Probe.cached`: two rows behind the number of active characters."""
+        points = np.flatnonzero(self.active())
+        rows = [*points, *self.kind, *self.of[points], *self.head]
+        return np.array([len(points), *rows], np.int64).astype(np.uint32)
 
     def active(self) -> Mask:
         active: Mask = self.of != NO_SEAM
