@@ -23,13 +23,15 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from toktier.certificate import store
-from toktier.certificate.classes import ENGINE, Probe
+from toktier.certificate.classes import ENGINE, FANCY, Probe
 from toktier.certificate.derive import Derived, derive
+from toktier.certificate.follow import positions
 from toktier.certificate.joins import unsplit_rule
 from toktier.certificate.literals import Literal
 from toktier.certificate.model import check_model
-from toktier.certificate.normalizer import normalizer_rule
+from toktier.certificate.normalizer import NO_NORMALIZER, normalizer_rule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
+from toktier.certificate.regex import Dialect, parse
 from toktier.certificate.selfcheck import Reference, self_check
 from toktier.certificate.stages import stages
 from toktier.certificate.table import IF_APART, IF_NEXT, Table, TableCuts
@@ -81,6 +83,39 @@ def certify(
     return _checked(*kept, described, ENGINE, engine, literals)
 
 
+def certify_ranks(
+    pattern: str,
+    special_tokens: Sequence[str],
+    reference: Reference,
+    *,
+    cache_dir: Path | None = None,
+    key: str | None = None,
+) -> Certificate:
+    """As `certify`, for a tiktoken rank file: ``pattern`` is its regex, ``reference`` the engine made from both.
+
+    tiktoken drops what its pattern does not match and has no normalizer; special tokens are raw literals. Raises
+    `Refusal`.
+    """
+    literals = [Literal(text) for text in sorted(special_tokens)]
+    kept = store.load(cache_dir, key, FANCY.name)
+    if kept is None:
+        probe = Probe(cache_dir, FANCY)
+        node = parse(pattern, "pat_str", Dialect.FANCY)
+        ops: list[Op] = [Split("pat_str", pattern, node, positions(node, "pat_str"), "Removed", invert=True)]
+        derived = derive(NO_NORMALIZER, ops, literals, str, probe)
+        facts = _facts(derived, ops, literals, "tiktoken")
+        kept = derived.table, facts | {"normalizer": "none", "normalizer_conditions": [], "lemma_3": "not needed"}
+        _require_cuts(derived, None, "pat_str")
+        store.store(cache_dir, key, FANCY.name, *kept)
+    described = {"pattern": pattern, "special_tokens": sorted(special_tokens)}
+    return _checked(*kept, described, FANCY.name, reference, literals)
+
+
+def _require_cuts(derived: Derived, refused: Refusal | None, place: str) -> None:
+    if not derived.table.matrix.any():
+        raise refused or Refusal("no pair of characters that is a cut", place)
+
+
 def _derive(
     spec: Mapping[str, Any], reference: Tokenizer, literals: Sequence[Literal], probe: Probe
 ) -> tuple[Table, dict[str, Any]]:
@@ -98,8 +133,7 @@ def _derive(
     facts = _facts(derived, ops, literals, spec["model"].get("type"))
     facts |= {"normalizer": normalizer.name, "normalizer_conditions": list(normalizer.conditions)}
     facts["lemma_3"] = f"refused: {refused}" if refused else ("used" if derived.table.joins else "not needed")
-    if not derived.table.matrix.any():
-        raise refused or Refusal("no pair of characters that is a cut", "pre_tokenizer")
+    _require_cuts(derived, refused, "pre_tokenizer")
     return derived.table, facts
 
 

@@ -29,6 +29,7 @@ from toktier.certificate.normalizer import NormalizerRule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
 from toktier.certificate.table import IF_APART, IF_NEXT, NO, YES, Table
 
+_EMPTY: Flips = np.zeros(0, np.uint32)
 _WORDS = (("a", " "), (" ", "a"))
 
 
@@ -57,7 +58,7 @@ def derive(
     raw, normal = _literal_rules(literals, normalize, probe)
     views = _views(ops, sides, probe)
     surrogates = np.array([SURROGATES.start, SURROGATES.stop], np.uint32)
-    space = white_space(probe)
+    space = white_space(probe) if raw.strips or normal.strips else _EMPTY
     left_space, right_space = _Lens(sides.left)(space), _Lens(sides.right)(space)
     fixed = [
         flips_of(sides.left != NO_SEAM),
@@ -192,7 +193,8 @@ class _Lens:
 def _literal_rules(
     literals: Sequence[Literal], normalize: Callable[[str], str], probe: Probe
 ) -> tuple[LiteralRule, LiteralRule]:
-    space = frozenset(map(chr, members(white_space(probe)).tolist()))
+    strips = any(lit.lstrip or lit.rstrip for lit in literals)
+    space = frozenset(map(chr, members(white_space(probe)).tolist())) if strips else frozenset[str]()
     raw = literal_rule((lit for lit in literals if not lit.normalized), lambda text: text, space)
     normal = literal_rule((lit for lit in literals if lit.normalized), normalize, space)
     return raw, normal
