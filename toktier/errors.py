@@ -36,6 +36,18 @@ class InvalidText(TokTierError):
         self.offset = offset
 
 
+class CannotEncode(TokTierError):
+    """The reference has no IDs for this text: ``engine`` (name and version) gave up on it or panicked.
+
+    An engine upstream that uses the same library fails as well. ``error`` names what it raised; it holds no text.
+    """
+
+    def __init__(self, engine: str, error: str) -> None:
+        super().__init__(f"{engine} cannot encode the text ({error})")
+        self.engine = engine
+        self.error = error
+
+
 class Unrenderable(TokTierError):
     """No prompt text is produced for this request: it goes upstream untouched, for the reason ``bypass``.
 

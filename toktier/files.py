@@ -1,4 +1,5 @@
-"""Reading a tokenizer's files: from a folder, from one ``tokenizer.json`` or from the hub at a pinned revision.
+"""Reading a tokenizer's files: from a folder, from one ``tokenizer.json`` or rank file, or from the hub at a pinned
+revision.
 
 Invariants:
 
@@ -20,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import tiktoken
 
 from toktier.errors import UnusableFile
+from toktier.rank_files import FOLDER_SIDECAR, is_rank_file, missing_sidecar, sidecar_names
 
 MODEL_FILE = "tokenizer.json"
+RANKS_FILE = "ranks.tiktoken"
+"""How a digest names a rank file, whatever its name is."""
 SMALL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -60,18 +65,35 @@ class TokenizerFiles:
     """Where the files lie."""
     compressed: bool
     """Whether the model file lies there as ``.xz`` (or under another name), so that other loaders cannot read it."""
+    sidecar: bytes | None = field(default=None, repr=False)
+    """What stands beside a rank file (`toktier.rank_files`); then ``tokenizer`` holds the ranks."""
+
+    @property
+    def names(self) -> list[str]:
+        """What was read, as the digest names it, sorted."""
+        return sorted(self._contents())
 
     def digest(self, versions: Iterable[str]) -> str:
-        """Hex BLAKE2b over engine versions, file names and contents, every part prefixed by its length."""
+        """Hex BLAKE2b over engine versions, file names and contents, every part prefixed by its length.
+
+        ``versions``: those that every tokenizer depends on; that of tiktoken is added for a rank file.
+        """
         state = hashlib.blake2b(digest_size=20)
         parts: list[bytes] = [version.encode() for version in versions]
+        if self.sidecar is not None:
+            parts.append(f"tiktoken {tiktoken.__version__}".encode())
         parts.append(b"")
-        for name, content in sorted({**self.small, MODEL_FILE: self.tokenizer}.items()):
+        for name, content in sorted(self._contents().items()):
             parts += [name.encode(), content]
         for part in parts:
             state.update(len(part).to_bytes(8, "little"))
             state.update(part)
         return state.hexdigest()
+
+    def _contents(self) -> dict[str, bytes]:
+        if self.sidecar is None:
+            return {**self.small, MODEL_FILE: self.tokenizer}
+        return {**self.small, RANKS_FILE: self.tokenizer, FOLDER_SIDECAR: self.sidecar}
 
     def json(self, name: str) -> dict[str, Any]:
         """The object in the small file ``name``; empty if there is no such file. Raises `UnusableFile`."""
@@ -79,9 +101,15 @@ class TokenizerFiles:
 
 
 def read(source: str | Path, *, revision: str | None = None) -> TokenizerFiles:
-    """The files of ``source``: a folder, a ``tokenizer.json`` (also ``.xz``) or a hub id. Raises `UnusableFile`."""
+    """The files of ``source``: a folder, a ``tokenizer.json`` or rank file (also ``.xz``), or a hub id.
+
+    A folder with a ``tokenizer.json`` is read by that; one without it may hold one rank file and its sidecar.
+    Raises `UnusableFile`.
+    """
     if isinstance(source, str) and "://" in source:
-        raise UnusableFile("a tokenizer source is a folder, a tokenizer.json or a hub id such as org/name, not a URL")
+        raise UnusableFile(
+            "a tokenizer source is a folder, a tokenizer.json, a rank file or a hub id such as org/name, not a URL"
+        )
     path = Path(source).expanduser()
     try:
         exists = path.exists()
@@ -113,13 +141,7 @@ def parse_object(content: bytes, what: str) -> dict[str, Any]:
 
 def _read_local(path: Path, source: str, revision: str | None) -> TokenizerFiles:
     if path.is_dir():
-        folder = path
-        model = next((folder / name for name in (MODEL_FILE, f"{MODEL_FILE}.xz") if (folder / name).is_file()), None)
-        if model is None:
-            raise UnusableFile(
-                f"{source} holds no {MODEL_FILE} (nor {MODEL_FILE}.xz); a tokenizer in another format "
-                f"(tokenizer.model, tekken.json) must first be converted with transformers' save_pretrained"
-            )
+        folder, model = path, _model_in(path, source)
     else:
         folder, model = path.parent, path
     small: dict[str, bytes] = {}
@@ -132,7 +154,33 @@ def _read_local(path: Path, source: str, revision: str | None) -> TokenizerFiles
     content = _read_limited(model, MODEL_LIMIT)
     if model.suffix == ".xz":
         content = _decompress(content, model, MODEL_LIMIT)
-    return TokenizerFiles(source, revision, content, small, folder, compressed=model.name != MODEL_FILE)
+    sidecar = _sidecar(model, source) if is_rank_file(model.name) else None
+    return TokenizerFiles(source, revision, content, small, folder, model.name != MODEL_FILE, sidecar)
+
+
+def _model_in(folder: Path, source: str) -> Path:
+    for name in (MODEL_FILE, f"{MODEL_FILE}.xz"):
+        if (folder / name).is_file():
+            return folder / name
+    try:
+        ranks = sorted(path for path in folder.iterdir() if is_rank_file(path.name) and path.is_file())
+    except OSError as error:
+        raise UnusableFile(f"{source} cannot be read: {error.strerror}") from error
+    if len(ranks) > 1:
+        raise UnusableFile(f"{source} holds {len(ranks)} rank files; give one of them: {ranks[0]}, say")
+    if not ranks:
+        raise UnusableFile(
+            f"{source} holds no {MODEL_FILE} (nor {MODEL_FILE}.xz, nor one *.tiktoken); a tokenizer in another format "
+            f"(tokenizer.model, tekken.json) must first be converted with transformers' save_pretrained"
+        )
+    return ranks[0]
+
+
+def _sidecar(ranks: Path, source: str) -> bytes:
+    for name in sidecar_names(ranks.name):
+        if (ranks.parent / name).is_file():
+            return _read_limited(ranks.parent / name, SMALL_LIMIT)
+    raise missing_sidecar(source, ranks.name)
 
 
 def _read_limited(path: Path, limit: int) -> bytes:
@@ -164,7 +212,7 @@ def _is_hub_id(source: str) -> bool:
         _HUB_ID.fullmatch(source) is not None
         and "--" not in source
         and ".." not in source
-        and not source.endswith((".json", ".xz"))
+        and not source.endswith((".json", ".xz", ".tiktoken"))
     )
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import tiktoken
 from tokenizers import Regex, pre_tokenizers
 
-from toktier.certificate.classes import BYTE_RANKS, ONIGURUMA, RegexEngine
+from toktier.certificate.classes import ONIGURUMA, RegexEngine
 from toktier.certificate.regex import LAZY, POSSESSIVE, Alt, Atom, Atomic, Look, Node, Repeat
+from toktier.rank_files import BYTE_RANKS
 
 
 class Oracle:

@@ -30,6 +30,7 @@ from tokenizers import Regex, decoders
 from toktier.certificate.predicates import held
 from toktier.certificate.regex import Atom, Dialect
 from toktier.errors import Refusal
+from toktier.rank_files import BYTE_RANKS
 
 Flips = npt.NDArray[np.uint32]
 Mask = npt.NDArray[np.bool_]
@@ -38,8 +39,6 @@ CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 ENGINE = f"tokenizers {tokenizers.__version__}"
 PROBE_VERSION = 1
-BYTE_RANKS = {bytes([b]): b for b in range(256)}
-"""A vocabulary of single bytes: with it, tiktoken's IDs are the bytes of what its pattern matched."""
 _FEW = 64
 
 

@@ -52,7 +52,8 @@ class Dialect(Enum):
 
 def parse(pattern: str, where: str = "pattern", dialect: Dialect = Dialect.ONIGURUMA) -> Node:
     """The tree of ``pattern``. Raises `Refusal` naming the construct; ``where`` leads its place."""
-    return dialect.value(pattern, where).parse()
+    parser: Parser = dialect.value(pattern, where)
+    return parser.parse()
 
 
 def parse_string(string: str, where: str = "pattern") -> Node:
