@@ -13,12 +13,18 @@ makes a cut with b: an edit before the chunk leaves its IDs as they are.
 Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
 allow. A chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`: at 4M characters of one width
 these comparisons took 2.7, 1.3 and 0.6 ms with chunks of 1,000, 2,000 and 4,000 characters, and an edit costs a chunk.
+So chunks grow with the text that is cut (`target_of`).
+
+A full encode is a batch of chunks: both engines spread a batch over all cores and release the GIL. A stretch without
+cuts is one chunk. Up to `LONG` characters it goes to the window engine like any other; in longer ones such engines may
+be quadratic, so the reference gets them, and the search for the end of the stretch only samples it: it may cost a small
+part of what the reference costs, and any cut will do.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,7 +35,7 @@ from toktier.engines.base import Engine
 from toktier.ids import EMPTY, Ids
 
 TARGET = 2048
-"""Characters after which a chunk is sealed at the next cut."""
+"""Characters after which a chunk is sealed at the next cut, in texts below a million characters."""
 SEAL_MIN = 512
 """The last chunk of a text is sealed at its last cut if that leaves at least this many characters before it."""
 SMALL = 64
@@ -79,7 +85,7 @@ class ChunkEncoder:
     def pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.
 
-        Where the cuts allow, pieces have `SEAL_MIN` to ``2 * TARGET`` characters. At the end a short open piece is
+        Where the cuts allow, pieces have a quarter to twice of `target_of` the text. At the end a short open piece is
         left, because the end of a text is never a cut (lemma 6) and the next append encodes that piece again.
         """
         rule = self.rule
@@ -87,28 +93,36 @@ class ChunkEncoder:
             return [text]
         out: list[str] = []
         position, size = 0, len(text)
-        while (cut := self._boundary(rule, text, position)) is not None:
+        for cut in self._boundaries(rule, text):
             out.append(text[position:cut])
             position = cut
         if at_end:
-            cut = last_cut(rule, text, position + SEAL_MIN, size)
-            if cut is not None:
-                out.append(text[position:cut])
-                position = cut
+            last = last_cut(rule, text, position + SEAL_MIN, size)
+            if last is not None:
+                out.append(text[position:last])
+                position = last
         out.append(text[position:])
         return out
 
-    def _boundary(self, rule: CutRule, text: str, start: int) -> int | None:
-        """Where the piece that begins at ``start`` ends; None if it takes the rest."""
+    def _boundaries(self, rule: CutRule, text: str) -> Iterator[int]:
+        """Where pieces end: at the first cut before a marker that leaves the least size, else at the target."""
+        target = target_of(len(text))
         limit = len(text) - SMALL
-        if self.marker:
-            stop = min(start + 2 * TARGET, limit)
-            place = text.find(self.marker, start + SEAL_MIN, stop)
-            while place >= 0:
-                if rule.is_cut(text, place):
-                    return place
-                place = text.find(self.marker, place + 1, stop)
-        return first_cut(rule, text, start + TARGET, limit) if limit - start >= 2 * TARGET else None
+        start = 0
+        marker = text.find(self.marker, 0, limit) if self.marker else -1
+        while True:
+            least, stop = start + target // 4, min(start + 2 * target, limit)
+            cut = None
+            while 0 <= marker < stop and cut is None:
+                if marker >= least and rule.is_cut(text, marker):
+                    cut = marker
+                marker = text.find(self.marker, max(marker + 1, least), limit)
+            if cut is None and limit - start >= 2 * target:
+                cut = first_cut(rule, text, start + target, limit)
+            if cut is None:
+                return
+            yield cut
+            start = cut
 
     def encode(self, pieces: Sequence[str], before: Sequence[str] = ()) -> tuple[Ids, Sequence[int]]:
         """The IDs of each piece, one after the other, and the counts. Pieces must be valid UTF-8 text.
@@ -140,12 +154,28 @@ class ChunkEncoder:
         engine = self.window if self.rule is not None else self.reference
         if not pieces:
             return EMPTY, ()
-        if len(pieces) <= _FEW or max(map(len, pieces)) > LONG:
+        if len(pieces) <= _FEW:
             # A batch goes through the engine's thread pool, whose wake-up costs more than encoding a few chunks.
             parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]
             return parts[0] if len(parts) == 1 else np.concatenate(parts), [len(part) for part in parts]
+        if max(map(len, pieces)) > LONG:
+            return self._encode_apart(pieces, engine)
         ids, counts = engine.encode_batch(pieces)
         return ids, counts.tolist()
+
+    def _encode_apart(self, pieces: Sequence[str], engine: Engine) -> tuple[Ids, Sequence[int]]:
+        """As `_encode`: a batch of the long pieces by the reference, one of the others by ``engine``."""
+        apart: tuple[list[int], list[int]] = [], []
+        for k, piece in enumerate(pieces):
+            apart[len(piece) > LONG].append(k)
+        parts: list[Ids] = [EMPTY] * len(pieces)
+        for places, own in zip(apart, (engine, self.reference), strict=True):
+            ids, counts = own.encode_batch([pieces[k] for k in places])
+            start = 0
+            for k, count in zip(places, counts.tolist(), strict=True):
+                parts[k] = ids[start : start + count]
+                start += count
+        return np.concatenate(parts), list(map(len, parts))
 
 
 def marker_of(spec: Mapping[str, Any]) -> str:
@@ -154,12 +184,21 @@ def marker_of(spec: Mapping[str, Any]) -> str:
     return starts.most_common(1)[0][0] if starts else ""
 
 
+def target_of(size: int) -> int:
+    """Characters after which a chunk of a text of ``size`` characters is sealed at the next cut."""
+    return min(max(TARGET, size // 512), 4 * TARGET)
+
+
 _PROBE = 24  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5
 _WINDOW = 256
+_SAMPLE = 4096  # in a stretch without cuts, after LONG characters: so many of every LONG
 
 
 def first_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
-    """The first cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must."""
+    """The first cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must.
+
+    Where none is in the first `LONG` characters, a later cut, or None although there are some.
+    """
     near = min(start + _PROBE, stop)
     for position in range(start, near):
         if rule.is_cut(text, position):
@@ -170,12 +209,17 @@ def first_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
         found = rule.cuts(text[near - 1 : end + 1])
         if len(found) and found[0] <= end - near:
             return near - 1 + int(found[0])
-        near, width = end, width * 2
+        near, width = end, min(width * 2, LONG)
+        if near - start >= LONG:
+            near, width = near + LONG - _SAMPLE, _SAMPLE
     return None
 
 
 def last_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
-    """The last cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must."""
+    """The last cut in ``[start, stop)``, ``start >= 1``, or None. Looks no further than it must.
+
+    Where none is in the last `LONG` characters, an earlier cut, or None although there are some.
+    """
     near = max(stop - _PROBE, start)
     for position in range(stop - 1, near - 1, -1):
         if rule.is_cut(text, position):
@@ -187,5 +231,7 @@ def last_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
         inside = found[found <= near - begin]
         if len(inside):
             return begin - 1 + int(inside[-1])
-        near, width = begin, width * 2
+        near, width = begin, min(width * 2, LONG)
+        if stop - near >= LONG:
+            near, width = near - LONG + _SAMPLE, _SAMPLE
     return None

@@ -12,7 +12,7 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from toktier.chunks import ChunkEncoder
 from toktier.errors import InvalidText
-from toktier.ids import Ids
+from toktier.ids import EMPTY, Ids
 
 TRAINING = (
     "the quick brown fox jumps over the lazy dog while other foxes were sleeping in the shadow of the old tree "
@@ -40,7 +40,7 @@ class CountingEngine:
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         parts = [self.encode(text) for text in texts]
-        return np.concatenate(parts), np.array([len(part) for part in parts], np.int64)
+        return np.concatenate([EMPTY, *parts]), np.array([len(part) for part in parts], np.int64)
 
 
 class SpaceRule:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.support.position_bpe import KINDS, position_encoder, position_rule, position_truth
-from tests.support.small_bpe import CountingEngine, small_encoder
+from tests.support.small_bpe import CountingEngine, SpaceRule, small_encoder, truth
 from toktier import chunks
+from toktier.chunks import LONG, SEAL_MIN, TARGET, ChunkEncoder, first_cut, last_cut, target_of
 from toktier.ids import Ids
 
 
@@ -56,3 +58,75 @@ def test_a_rule_without_positions_needs_nothing_before_a_piece() -> None:
     assert isinstance(encoder.window, CountingEngine)
     assert encoder.window.seen == ["the", " fox", "the fox"]
     assert position_encoder("prepend").interior
+
+
+def test_chunks_grow_with_the_text_to_a_bound() -> None:
+    assert [target_of(size) for size in (0, 1_000_000, 2_000_000, 10**9)] == [TARGET, TARGET, 3906, 4 * TARGET]
+    text = "word " * 800_000
+    pieces = small_encoder().pieces(text, at_end=True)
+    assert "".join(pieces) == text
+    assert all(0 <= len(piece) - target_of(len(text)) < 5 for piece in pieces[:-2])
+    assert len(pieces) > 500
+
+
+def test_a_long_stretch_among_many_chunks_goes_to_the_reference_alone() -> None:
+    encoder = small_encoder()
+    window, reference = encoder.window, encoder.reference
+    assert isinstance(window, CountingEngine)
+    assert isinstance(reference, CountingEngine)
+    pieces = ["the fox ", "x" * (LONG + 1), " over ", "the lazy ", " ", "y" * LONG, "z" * (LONG + 2)]
+    ids, counts = encoder.encode(pieces)
+    assert ids.tolist() == [i for piece in pieces for i in truth(piece)]
+    assert list(counts) == [len(truth(piece)) for piece in pieces]
+    assert reference.seen == [pieces[1], pieces[6]]
+    assert window.seen == [pieces[k] for k in (0, 2, 3, 4, 5)]
+    only_long = [pieces[1]] * 5
+    assert list(encoder.encode(only_long)[1]) == [counts[1]] * 5
+
+
+class CountingRule(SpaceRule):
+    """Remembers how many positions it was asked about."""
+
+    asked = 0
+
+    def cuts(self, text: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+        self.asked += len(text)
+        return super().cuts(text, start, stop)
+
+
+@pytest.mark.parametrize("stretch", [0, 5, 30, 300, 5000, LONG - 1000, 2 * LONG, 5 * LONG])
+def test_the_ends_of_a_stretch_without_cuts_are_found(stretch: int) -> None:
+    """Exactly within `LONG` characters; beyond, at the first sample that has a cut."""
+    rule = SpaceRule()
+    text = "x" * stretch + " fox" * (2 * LONG // 4)
+    found = first_cut(rule, text, 1, len(text))
+    assert found is not None
+    assert rule.is_cut(text, found)
+    assert found == max(1, stretch) or (stretch > LONG and stretch < found <= stretch + LONG)
+    mirrored = text[::-1]
+    found = last_cut(rule, mirrored, 1, len(text))
+    assert found is not None
+    assert rule.is_cut(mirrored, found)
+    place = len(text) - found
+    assert place == max(1, stretch) or (stretch > LONG and stretch < place <= stretch + LONG)
+
+
+def test_a_text_without_cuts_is_only_sampled() -> None:
+    rule = CountingRule()
+    text = "x" * (20 * LONG)
+    encoder = ChunkEncoder(rule, small_encoder().window, small_encoder().reference, marker="xx")
+    assert encoder.pieces(text, at_end=True) == [text]
+    assert rule.asked < 8 * LONG
+    assert first_cut(rule, text, 1, len(text)) is last_cut(rule, text, 1, len(text)) is None
+
+
+def test_markers_that_are_no_cuts_are_passed_over() -> None:
+    """Each is looked at once, whatever the number of chunks."""
+    encoder = small_encoder()
+    encoder = ChunkEncoder(encoder.rule, encoder.window, encoder.reference, marker="<|")
+    text = ("the<|fox" * 400 + " ") * 10 + "<|end " * 2000
+    pieces = encoder.pieces(text, at_end=True)
+    assert "".join(pieces) == text
+    assert any(piece.startswith("<|") for piece in pieces)
+    assert all(SpaceRule().is_cut("".join(pieces[:k]) + pieces[k], len("".join(pieces[:k]))) for k in range(1, 8))
+    assert all(len(piece) >= SEAL_MIN for piece in pieces[:-2])
