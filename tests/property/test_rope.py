@@ -19,7 +19,7 @@ from toktier.chunks import TARGET
 from toktier.rope import Rope, Splice
 from toktier.tokenizer import FrozenTokenizer
 
-TOKENIZERS = ["qwen3", "llama3_1", "gpt_oss", "deepseek_v3"]
+TOKENIZERS = ["qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gemma3", "llama2"]
 ROPES = 50
 CHANGES = 8
 
