@@ -55,11 +55,12 @@ OTHER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "tikt
 
 
 class Outcome(StrEnum):
-    """Only `DIFFERENT` says that IDs must not be sent. The last two say that nothing is known."""
+    """Only `DIFFERENT` says that IDs must not be sent. The last three say that nothing is known."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
     NOT_INSTALLED = "not_installed"
+    NOT_READABLE = "not_readable"
     FAILED = "failed"
 
 
@@ -93,6 +94,10 @@ class Comparison:
         self._stopped = False
         self._known: Parity | None = None
         version = transformers_version()
+        if read.sidecar is not None:
+            # Engines serve such models through code that comes with the model and is not run here.
+            self._known = Parity(Outcome.NOT_READABLE, "transformers does not read rank files")
+            return
         if version is None:
             self._known = Parity(Outcome.NOT_INSTALLED, "transformers is not installed here")
             return

@@ -49,6 +49,14 @@ class Ranks:
         """The largest ID plus 1."""
         return max(max(self.mergeable.values()), max(self.special_tokens.values(), default=0)) + 1
 
+    @property
+    def spec(self) -> dict[str, Any]:
+        """In the form of a parsed ``tokenizer.json``, for code that looks there for added tokens."""
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added = [{"id": i, "content": text, **flags, "special": True} for text, i in self.special_tokens.items()]
+        blocks = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+        return {"added_tokens": added, **dict.fromkeys(blocks), "model": {"type": "tiktoken"}}
+
 
 def is_rank_file(name: str) -> bool:
     """Whether a file of this name holds ranks: ``*.tiktoken``, ``tiktoken.model``, also with ``.xz``."""

@@ -12,24 +12,26 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from tokenizers import Tokenizer
 
 from toktier import files as sources
-from toktier.certificate import Certificate, certify
+from toktier.certificate import Certificate, certify, certify_ranks
 from toktier.chunks import ChunkEncoder, marker_of
 from toktier.engines import admission, fastokens
-from toktier.engines.base import Engine
+from toktier.engines.base import Engine, Reference
 from toktier.engines.reference import ReferenceEngine
+from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.errors import Refusal, UnusableFile
-from toktier.ids import Ids
+from toktier.ids import EMPTY, Ids
 from toktier.postprocessor import SpecialTokens, special_tokens
+from toktier.rank_files import ranks_of
 
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
@@ -52,12 +54,15 @@ class FrozenTokenizer:
     digest: str
     """Hex; over the decompressed bytes of all files read and the versions of the engines."""
     spec: Mapping[str, Any] = field(repr=False)
-    """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None and the model's tables emptied."""
+    """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None and the model's tables emptied.
+
+    For a rank file: one made up in that form, of which only ``added_tokens`` says anything.
+    """
     config: Mapping[str, Any] = field(repr=False)
     """The parsed ``tokenizer_config.json``; empty where there is none."""
     files: Mapping[str, bytes] = field(repr=False)
     """The other files by name: chat templates, ``config.json``, ``generation_config.json`` and so on, if there."""
-    reference: ReferenceEngine = field(repr=False)
+    reference: Reference = field(repr=False)
     window: Engine = field(repr=False)
     window_refusal: str | None
     certificate: Certificate | None = field(repr=False)
@@ -74,9 +79,9 @@ class FrozenTokenizer:
     ) -> FrozenTokenizer:
         """Reads and checks a tokenizer: seconds of work, some of it under the GIL.
 
-        ``source`` is a folder, a ``tokenizer.json`` (also ``.xz``) or a hub id, ``revision`` a commit hash for the
-        latter. ``cache_dir`` keeps verdicts and probed sets between loads; ``window=False`` leaves the window engine
-        out. Raises `UnusableFile`.
+        ``source`` is a folder, a ``tokenizer.json`` or a rank file with its sidecar (also ``.xz``), or a hub id,
+        ``revision`` a commit hash for the latter. ``cache_dir`` keeps verdicts, probed sets and tables between loads;
+        ``window=False`` leaves the window engine out. Raises `UnusableFile`.
         """
         return cls.from_files(sources.read(source, revision=revision), cache_dir=cache_dir, window=window)
 
@@ -87,50 +92,38 @@ class FrozenTokenizer:
         """As `load`, for files that are read already."""
         started = time.perf_counter()
         digest = read.digest(engine_versions())
-        text = _decode(read)
         config = read.json("tokenizer_config.json")
-        verdict = admission.load_verdict(cache_dir, digest)
-        wanted = window and (verdict is None or verdict.refusal is None)
-        with ThreadPoolExecutor(1, "toktier-load") as pool:
-            # fastokens loads without the GIL, so it goes first and the rest runs beside it.
-            raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
-            spec = _spec(read)
-            reference = _reference(text, read.source)
-            vocab_size = _vocab_size(spec, reference)
-            certificate, refusal = _certify(spec, reference, cache_dir, read.source, digest)
-            spec = _without_tables(spec)
-            special, special_refusal = _special(spec, reference)
-            engine = _window(raw, reference, spec, digest, cache_dir, verdict) if window else "not asked for"
-        refused = engine if isinstance(engine, str) else None
+        made = (_of_json if read.sidecar is None else _of_ranks)(read, digest, cache_dir, window)
+        refused = made.window if isinstance(made.window, str) else None
         tokenizer = cls(
             source=read.source,
             revision=read.revision,
             folder=read.folder,
             digest=digest,
-            spec=spec,
+            spec=made.spec,
             config=config,
             files={name: content for name, content in read.small.items() if name != "tokenizer_config.json"},
-            reference=reference,
-            window=reference if isinstance(engine, str) else engine,
+            reference=made.reference,
+            window=made.reference if isinstance(made.window, str) else made.window,
             window_refusal=refused,
-            certificate=certificate,
-            refusal=refusal,
-            special=special,
-            special_refusal=special_refusal,
-            vocab_size=vocab_size,
+            certificate=made.certificate,
+            refusal=made.refusal,
+            special=made.special,
+            special_refusal=made.special_refusal,
+            vocab_size=made.vocab_size,
         )
         _log.info(
             "tokenizer.loaded",
             source=tokenizer.source,
             revision=tokenizer.revision,
             digest=digest,
-            files=[sources.MODEL_FILE, *sorted(read.small)],
+            files=read.names,
             window=f"{tokenizer.window.name} {tokenizer.window.version}",
             window_refusal=refused,
-            unsafe=sorted(f"U+{ord(c):04X}" for c in getattr(engine, "unsafe", ())),
-            certificate=certificate is not None,
-            refusal=str(refusal) if refusal else None,
-            special_refusal=str(special_refusal) if special_refusal else None,
+            unsafe=sorted(f"U+{ord(c):04X}" for c in getattr(made.window, "unsafe", ())),
+            certificate=made.certificate is not None,
+            refusal=str(made.refusal) if made.refusal else None,
+            special_refusal=str(made.special_refusal) if made.special_refusal else None,
             vocab_size=tokenizer.vocab_size,
             seconds=round(time.perf_counter() - started, 2),
         )
@@ -154,6 +147,53 @@ def embedded(*, cache_dir: Path | None = None, window: bool = True) -> FrozenTok
 def engine_versions() -> tuple[str, str]:
     """What a digest holds beside the files: an upgrade of either engine makes it another tokenizer."""
     return f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"
+
+
+class _Made(NamedTuple):
+    """What is made of the files; ``window`` is the engine or why there is none."""
+
+    spec: Mapping[str, Any]
+    reference: Reference
+    window: Engine | str
+    certificate: Certificate | None
+    refusal: Refusal | None
+    special: SpecialTokens | None
+    special_refusal: Refusal | None
+    vocab_size: int
+
+
+def _of_json(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
+    text = _decode(read)
+    verdict = admission.load_verdict(cache_dir, digest)
+    wanted = window and (verdict is None or verdict.refusal is None)
+    with ThreadPoolExecutor(1, "toktier-load") as pool:
+        # fastokens loads without the GIL, so it goes first and the rest runs beside it.
+        raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
+        spec = _spec(read)
+        reference = _reference(text, read.source)
+        vocab_size = _vocab_size(spec, reference)
+        certificate, refusal = _certified(
+            lambda: certify(spec, reference.tokenizer, cache_dir=cache_dir, key=digest), read.source
+        )
+        small = _without_tables(spec)
+        special, special_refusal = _special(small, reference)
+        engine = _window(raw, reference, small, digest, cache_dir, verdict) if window else "not asked for"
+    return _Made(small, reference, engine, certificate, refusal, special, special_refusal, vocab_size)
+
+
+def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
+    """A rank file has no post-processor, and no window engine reads it."""
+    assert read.sidecar is not None
+    sidecar = sources.parse_object(read.sidecar, f"the sidecar of {read.source}")
+    ranks = ranks_of(read.tokenizer, sidecar, read.source)
+    reference = TiktokenEngine(ranks, read.source)
+    certificate, refusal = _certified(
+        lambda: certify_ranks(ranks.pattern, [*ranks.special_tokens], reference, cache_dir=cache_dir, key=digest),
+        read.source,
+    )
+    refused = "no window engine reads rank files" if window else "not asked for"
+    special = SpecialTokens(EMPTY, EMPTY)
+    return _Made(ranks.spec, reference, refused, certificate, refusal, special, None, ranks.vocab_size)
 
 
 def _decode(read: sources.TokenizerFiles) -> str:
@@ -199,11 +239,9 @@ def _reference(text: str, source: str) -> ReferenceEngine:
         raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
 
 
-def _certify(
-    spec: Mapping[str, Any], reference: ReferenceEngine, cache_dir: Path | None, source: str, key: str
-) -> tuple[Certificate | None, Refusal | None]:
+def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificate | None, Refusal | None]:
     try:
-        return certify(spec, reference.tokenizer, cache_dir=cache_dir, key=key), None
+        return find(), None
     except Refusal as refusal:
         return None, refusal
     except Exception as error:

@@ -28,3 +28,15 @@ class Engine(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """T of each text, one after the other, and their counts: shapes ``(sum,)`` and ``(len(texts),)``."""
         ...
+
+
+class Reference(Engine, Protocol):
+    """The engine whose answers are T by definition: `tokenizers` for a ``tokenizer.json``, tiktoken for a rank file."""
+
+    def decode(self, ids: Ids) -> str:
+        """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""
+        ...
+
+    def pieces(self, text: str) -> list[str]:
+        """What the model is given, piece by piece, for a text in which no literal is looked for."""
+        ...
