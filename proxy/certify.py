@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxy.certify_words import classes_in_words, kind
-from toktier.tokenizer import FrozenTokenizer, engine_versions
+from toktier.tokenizer import FrozenTokenizer
 
 EXAMPLES = 12
 """Kinds of pairs that are told."""
@@ -117,7 +117,7 @@ def inspect(
     started = time.perf_counter()
     tokenizer = FrozenTokenizer.load(source, revision=revision, cache_dir=cache_dir, window=False)
     seconds = round(time.perf_counter() - started, 2)
-    report = Report(tokenizer.source, tokenizer.revision, tokenizer.digest, list(engine_versions()), seconds)
+    report = Report(tokenizer.source, tokenizer.revision, tokenizer.digest, list(tokenizer.versions), seconds)
     certificate = tokenizer.certificate
     if certificate is None:
         assert tokenizer.refusal is not None

@@ -202,7 +202,7 @@ def embedded(
 
 
 TokenizerArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="Folder, tokenizer.json (also .xz), hub id, or 'embedded' (Qwen3).")
+    str, typer.Argument(metavar="PATH", help="Folder, tokenizer.json, rank file (also .xz), hub id, or 'embedded'.")
 ]
 TextsOption = Annotated[list[Path] | None, typer.Option("--text", help="UTF-8 text to look at; may be repeated.")]
 

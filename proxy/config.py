@@ -200,7 +200,8 @@ class Model(Section):
     )
     tokenizer: str | None = Field(
         None,
-        description=f'folder, tokenizer.json (also .xz), hub id, or "{EMBEDDED_TOKENIZER}"; without it, text mode',
+        description="folder, tokenizer.json or rank file (also .xz), hub id, "
+        f'or "{EMBEDDED_TOKENIZER}"; without it, text mode',
     )
     revision: str | None = Field(None, description="commit of the hub id; needed with one")
     chat_template: File | None = Field(None, description="Jinja file the engine was started with (--chat-template)")

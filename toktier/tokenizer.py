@@ -130,6 +130,12 @@ class FrozenTokenizer:
         return tokenizer
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """Engine names and versions that the digest holds."""
+        more = (f"{self.reference.name} {self.reference.version}",)
+        return engine_versions() + (more if isinstance(self.reference, TiktokenEngine) else ())
+
+    @property
     def encoder(self) -> ChunkEncoder:
         """What a rope needs of this tokenizer."""
         return ChunkEncoder(self.certificate, self.window, self.reference, marker_of(self.spec))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiktoken
 
+from tests.conftest import ROOT
 from tests.support.rank_data import SIDECARS, SMALL, SMALL_SIDECAR, published, rank_lines, write_ranks
 from toktier import files
 from toktier.errors import UnusableFile
@@ -34,6 +36,18 @@ def test_published_files(name: str) -> None:
 
 def test_the_example_is_one() -> None:
     assert ranks_of(rank_lines(BYTE_RANKS), json.loads(EXAMPLE), "test").special_tokens == {"<|endoftext|>": 50256}
+
+
+def test_the_document_has_the_published_ones() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "tiktoken.md").read_text("utf-8"), re.DOTALL)
+    told = {block["name"]: block for block in map(json.loads, blocks)}
+    assert len(told) == len(SIDECARS)
+    for sidecar in SIDECARS.values():
+        block = told[sidecar["name"]]
+        assert block["pat_str"] == sidecar["pat_str"]
+        left_out = sidecar["special_tokens"].keys() - block["special_tokens"].keys()
+        assert left_out == (set() if block["name"] != "qwen" else {f"<|extra_{i}|>" for i in range(205)})
+        assert block["special_tokens"].items() <= sidecar["special_tokens"].items()
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_what_is_read_off_the_files(tmp_path: Path) -> None:
     assert loaded.special is not None
     assert loaded.special.around(loaded.reference.encode("ab")).tolist() == [256]
     assert loaded.special.prefix is EMPTY
+    assert loaded.versions == (*engine_versions(), f"tiktoken {TiktokenEngine.version}")
     assert loaded.digest == files.read(folder).digest(engine_versions())
     assert FrozenTokenizer.load(folder, cache_dir=CACHE, window=False).window_refusal == "not asked for"
 

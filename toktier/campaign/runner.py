@@ -40,7 +40,7 @@ from toktier.campaign.worker import (
     Worker,
 )
 from toktier.errors import TokTierError
-from toktier.tokenizer import FrozenTokenizer, engine_versions
+from toktier.tokenizer import FrozenTokenizer
 
 PLANTS = 5
 """Faults of each kind."""
@@ -311,7 +311,7 @@ def _report(tokenizer: FrozenTokenizer, plan: Plan, real: Sequence[str]) -> Repo
             "needs_next": certificate.needs_next,
             "merges_asked": certificate.table.joins is not None,
         },
-        versions={"toktier-proxy": version("toktier-proxy"), **dict(v.rsplit(" ", 1) for v in engine_versions())},
+        versions={"toktier-proxy": version("toktier-proxy"), **dict(v.rsplit(" ", 1) for v in tokenizer.versions)},
         texts=digest.hexdigest()[:16],
         seed=plan.seed,
         jobs=plan.processes,
