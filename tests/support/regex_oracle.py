@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import tiktoken
@@ -17,6 +18,11 @@ from toktier.certificate.regex import LAZY, POSSESSIVE, Alt, Atom, Atomic, Look,
 from toktier.rank_files import BYTE_RANKS
 
 
+@cache
+def _held(engine: RegexEngine, atom: str, alphabet: str) -> str:
+    return "".join(map(chr, np.flatnonzero(engine.matched(atom, alphabet))))
+
+
 class Oracle:
     """Leftmost-first matches of a tree over texts of ``alphabet``; what an atom holds is asked of the engine."""
 
@@ -24,7 +30,6 @@ class Oracle:
         self.node = node
         self.alphabet = alphabet
         self._engine = engine
-        self._held: dict[str, str] = {}
 
     def matches(self, text: str) -> list[tuple[int, int]]:
         found, at = [], 0
@@ -36,10 +41,7 @@ class Oracle:
         return found
 
     def _holds(self, atom: Atom, char: str) -> bool:
-        if atom.text not in self._held:
-            mask = self._engine.matched(atom.text, self.alphabet)
-            self._held[atom.text] = "".join(map(chr, np.flatnonzero(mask)))
-        return char in self._held[atom.text]
+        return char in _held(self._engine, atom.text, self.alphabet)
 
     def _ends(self, node: Node, text: str, at: int) -> Iterator[int]:
         """Where the node can end when it starts at ``at``, in the order in which a backtracking engine tries them."""

@@ -22,6 +22,8 @@ BEHAVIOURS = {
     "MergedWithNext": "merged_with_next",
     "Contiguous": "contiguous",
 }
+_PROBE = Probe()
+"""Shared, so that sets are asked for once."""
 ALL_SPLITS = [(behaviour, invert) for behaviour in BEHAVIOURS for invert in (False, True)]
 
 
@@ -55,7 +57,7 @@ def certified_pairs(ops: Sequence[Op], alphabet: str) -> set[tuple[str, str]]:
 
 
 def one_stage(pattern: str, behaviour: str = "Isolated", invert: bool = False) -> list[Op]:
-    return stages(split_spec(pattern, behaviour, invert), Probe())
+    return stages(split_spec(pattern, behaviour, invert), _PROBE)
 
 
 def random_stage(rng: random.Random, depth: int) -> str:

@@ -7,11 +7,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+import tiktoken
 
 from tests.support.regex_oracle import Oracle, nullable, random_pattern, repeats_empty, tiktoken_matches
 from toktier.certificate.classes import FANCY, Probe, all_code_points, members
+from toktier.certificate.follow import positions, stage_rule
 from toktier.certificate.regex import POSSESSIVE, Dialect, Look, Node, Repeat, Seq, parse
 from toktier.errors import Refusal
+from toktier.rank_files import BYTE_RANKS
 
 SHORT = ["".join(t) for n in range(1, 7) for t in product("abC", repeat=n)]
 
@@ -98,9 +101,52 @@ def test_random_patterns_read_as_tiktoken() -> None:
             continue
         tried += 1
         for text in rng.sample(SHORT, 12):
-            assert told(pattern, text) == tiktoken_matches(pattern, text), (pattern, text)
+            matches = Oracle(node, "abC", FANCY).matches(text)
+            assert [text[a:b] for a, b in matches] == tiktoken_matches(pattern, text), (pattern, text)
     assert tried > 200
     assert refused <= {"quantified lookahead or anchor", "option that holds behind its group"}
+
+
+def transparent(pattern: str) -> set[tuple[str, str]]:
+    """Pairs of "abC" at which lemma 1 has the matches of the sides as those of the whole."""
+    node = fancy(pattern)
+    p = positions(node, "pattern")
+    holds = np.array([[FANCY.matched(a.text, "abC")[ord(c)] for c in "abC"] for a in p.atoms])
+    rule = stage_rule(node, p, holds, holds, "Removed", invert=True)
+    return {("abC"[i], "abC"[j]) for i, j in np.argwhere(rule.strict)}
+
+
+def test_lemma_1_holds_for_tiktoken() -> None:
+    """Random patterns, many with an end in them, on all texts of up to five letters: every pair that is a cut."""
+    rng = random.Random(3)
+    texts = [t for t in SHORT if len(t) <= 5]
+    vocabulary = {text.encode(): 256 + k for k, text in enumerate(t for t in SHORT if len(t) > 1)}
+    patterns = seams = 0
+    while patterns < 120:
+        pattern = random_pattern(rng, 2) + rng.choice(("", "", "|a$", "|b+$|b", r"|[ab]++\z|C", "$|a", "(?:b|$)"))
+        try:
+            pairs = transparent(pattern)
+        except Refusal:
+            continue
+        patterns += 1
+        ranks = BYTE_RANKS | vocabulary
+        encoding = tiktoken.Encoding("test", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        told = {text: encoding.encode(text, disallowed_special=()) for text in texts}
+        for text in texts:
+            for i in range(1, len(text)):
+                if (text[i - 1], text[i]) in pairs:
+                    seams += 1
+                    assert told[text] == told[text[:i]] + told[text[i:]], (pattern, text, i)
+    assert seams > 10_000
+
+
+@pytest.mark.parametrize("pattern", ["aa$|[ab]", r"aa\z|[ab]", "aa(?!b)|[ab]"])
+def test_why_an_end_keeps_seams_away(pattern: str) -> None:
+    """Condition (ii): what is asked for right after a must not tell b from the end."""
+    assert tiktoken_matches(pattern, "aa") == ["aa"]
+    assert tiktoken_matches(pattern, "aab") == ["a", "a", "b"]
+    assert ("a", "b") not in transparent(pattern)
+    assert ("b", "a") in transparent(pattern)
 
 
 @pytest.mark.parametrize(
