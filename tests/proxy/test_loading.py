@@ -16,10 +16,12 @@ from proxy.loading import PADDING, Loader, _vocab_size, assemble
 from proxy.registry import CannotLoad, Loaded
 from tests.conftest import data_path
 from tests.support.models import qwen3
+from tests.support.rank_data import small_engine, write_ranks
 from tests.support.reference import Reference
-from tests.support.tokenizer_files import small_spec, write
+from tests.support.tokenizer_files import CACHE, small_spec, write
 from toktier import parity, tokenizer
-from toktier.errors import Refusal, Unrenderable
+from toktier.engines.tiktoken_engine import TiktokenEngine
+from toktier.errors import CannotEncode, Refusal, Unrenderable
 from toktier.parity import Outcome
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
@@ -150,6 +152,38 @@ def test_what_is_not_known_is_said_and_served(
     with pytest.raises(Unrenderable) as raised:
         got.tier.prepare("t", BODY | {"add_special_tokens": True})
     assert raised.value.bypass is Bypass.ADD_SPECIAL_TOKENS
+
+
+def test_a_rank_file_is_served(tmp_path: Path) -> None:
+    """From the chat template to IDs, over a session; transformers is not asked, and nothing is claimed of it."""
+    folder = write_ranks(tmp_path / "ranks")
+    text = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}<|start|>assistant"
+    (folder / "chat_template.jinja").write_text(text)
+    server = Server(cache_dir=CACHE)
+    model = Model(upstream="e", tokenizer=str(folder))
+    loader = Loader()
+    with capture_logs() as logs:
+        loaded = loader.load("m", model, server, SessionStore(1 << 20))
+    loader.close()
+    (line,) = [line for line in logs if line["event"] == "tokenizer_parity"]
+    assert (line["outcome"], line["log_level"]) == ("not_readable", "info")
+    assert loaded.versions == {"tiktoken": TiktokenEngine.version}
+    messages = [{"role": "user", "content": "ab abc, 12 \u00e9  <|end|>\n"}]
+    for turn in ("and more", "one  \n two", "x" * 3000):
+        messages += [{"role": "assistant", "content": turn}, {"role": "user", "content": f"{turn}?"}]
+        body = {"model": "m", "messages": messages}
+        rendered = "".join(f"<|start|>{m['role']}\n{m['content']}<|end|>\n" for m in messages) + "<|start|>assistant"
+        prepared = loaded.tier.prepare("t", body)
+        assert prepared.ids.tolist() == small_engine().encode(rendered).tolist()
+    with pytest.raises(CannotEncode):  # the proxy then sends the text
+        loaded.tier.prepare("t", {"model": "m", "messages": [{"role": "user", "content": " " * 1_100_000 + "x"}]})
+    assert loaded.tier.prepare("t", body).ids.tolist() == prepared.ids.tolist()
+
+
+def test_a_rank_file_without_its_sidecar(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path, sidecar=None)
+    with pytest.raises(CannotLoad, match="holds ranks only"):
+        Loader().load("m", Model(upstream="e", tokenizer=str(folder)), Server(), STORE)
 
 
 @pytest.mark.usefixtures("bare")
