@@ -154,5 +154,12 @@ def test_pieces_leave_out_what_is_not_matched() -> None:
     assert engine.pieces("1ab 22é3, xyz") == ["a", "b", "22", "é", "xyz"]
 
 
+def test_pieces_of_text_that_has_none() -> None:
+    with pytest.raises(InvalidText):
+        small_engine().pieces("a\ud800")
+    with pytest.raises(CannotEncode):
+        small_engine().pieces(" " * 1_100_000 + "x")
+
+
 def test_ranks_are_kept() -> None:
     assert small_engine().ranks.mergeable == SMALL

@@ -90,14 +90,20 @@ class TiktokenEngine:
 
         tiktoken tells tokens, not matches. With single bytes as the only tokens and the pattern tied to the start of
         the text, its answer is the first match; a match depends on nothing that stands before it, so the rest follows
-        one match at a time. Some microseconds per match; quadratic in the length.
+        one match at a time. Some microseconds per match; quadratic in the length. Raises as `encode` does.
         """
+        check_text([text])
+        ask = self._first_match.encode_ordinary
         found = []
-        while text:
-            taken = self._first_match.encode_to_numpy(text, disallowed_special=()).astype(np.uint8).tobytes().decode()
-            if taken:
-                found.append(taken)
-            text = text[max(len(taken), 1) :]
+        try:
+            while text:
+                taken = bytes(ask(text)).decode()
+                if taken:
+                    found.append(taken)
+                text = text[max(len(taken), 1) :]
+        except BaseException as error:
+            _no_panic(error)
+            raise CannotEncode(f"tiktoken {self.version}", type(error).__name__) from error
         return found
 
     def _encode_all(self, texts: Sequence[str]) -> list[Ids]:
