@@ -15,7 +15,10 @@ only between non-word characters. A seam leaves the extraction on both sides alo
   (Prepend, ``add_prefix_space``): b would begin a segment in one text and not in another.
 
 Each pass looks at its own text: the raw literals at the raw pair (a, b), the normalised ones, in their normalised form,
-at the images of a and b under the normalizer.
+at the images of a and b under the normalizer. A literal of which the normalizer leaves nothing is found everywhere that
+no other one is: every seam that lies in no other literal is the edge of a segment, on both sides. So it asks for
+nothing, unless it strips or is ``single_word``: what it takes then depends on whether another ends there. That is
+refused.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 
 from toktier.certificate.classes import Flips, Probe, all_code_points, flips_of, matched
 from toktier.certificate.images import Image
+from toktier.errors import Refusal
 
 _WHITE_SPACE = "white space"
 
@@ -94,11 +98,16 @@ class _Origins(dict[int, list[int]]):
 
 
 def literal_rule(literals: Iterable[Literal], form: Callable[[str], str], space: Container[str]) -> LiteralRule:
-    """The rule of the literals of one pass. ``form``: what is looked for; ``space``: what is white space."""
+    """The rule of the literals of one pass. ``form``: what is looked for; ``space``: what is white space.
+
+    Raises `Refusal` for one that looks at its neighbours and of which ``form`` leaves nothing.
+    """
     rule = LiteralRule()
     for lit in literals:
         text = form(lit.content)
         if not text:
+            if lit.content and (lit.lstrip or lit.rstrip or lit.single_word):
+                raise Refusal("added token with flags of which the normalizer leaves nothing", "added_tokens")
             continue
         points = [ord(c) for c in text]
         rule.pairs.update(pairwise(points))

@@ -14,6 +14,7 @@ from toktier.certificate.literals import Literal, literal_rule, white_space
 from toktier.certificate.normalizer import normalizer_rule
 from toktier.certificate.stages import stages
 from toktier.certificate.table import Table
+from toktier.errors import Refusal
 
 # every character is a piece of its own: without literals every pair is a cut
 PATTERN = r"[\p{^L}]|[\p{L}]"
@@ -150,6 +151,19 @@ def test_white_space_covers_what_literals_strip(probe: Probe) -> None:
 def _spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, tuple[int, int]]]:
     encoding = tokenizer.encode(text, add_special_tokens=False)
     return list(zip(encoding.ids, encoding.offsets, strict=True))
+
+
+def test_a_literal_of_which_nothing_is_left(probe: Probe) -> None:
+    """It is found between any two characters, but not where another literal ends: so its flags act or do not."""
+    tokenizer = Tokenizer(models.WordLevel({"?": 0, " ": 1, "m": 2}, unk_token="?"))
+    tokenizer.normalizer = normalizers.Replace("a", "")
+    tokenizer.add_tokens([AddedToken("a", normalized=True, rstrip=True), AddedToken("m", normalized=True)])
+    whole, left, right = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("m b", "m", " b"))
+    assert whole != left + right
+    for flag in ("lstrip", "rstrip", "single_word"):
+        with pytest.raises(Refusal, match="of which the normalizer leaves nothing"):
+            literal_rule([Literal("a", normalized=True, **{flag: True})], lambda _: "", " ")
+    assert not literal_rule([Literal("a", normalized=True)], lambda _: "", " ").points()
 
 
 def test_empty_literals_say_nothing() -> None:
