@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from toktier.certificate.charsmap import build_charsmap
 from toktier.certificate.classes import Flips
 from toktier.certificate.images import NO_SEAM, mask_of
 from toktier.certificate.normalizer import NormalizerRule
@@ -80,6 +82,32 @@ def broken(rule: NormalizerRule, spec: Spec, texts: Iterable[str]) -> tuple[int,
             if whole(text) != left + right or left[-1:] != a or right[:1] not in ("", b):
                 bad.append((text, i))
     return count, bad
+
+
+def replace(kind: str, pattern: str, content: str) -> Spec:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def prepend(text: str) -> Spec:
+    return {"type": "Prepend", "prepend": text}
+
+
+def strip(left: bool, right: bool) -> Spec:
+    return {"type": "Strip", "strip_left": left, "strip_right": right}
+
+
+def bert(**options: bool | None) -> Spec:
+    told = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    return {"type": "BertNormalizer", **told, **options}
+
+
+def precompiled(keys: Mapping[str, str]) -> Spec:
+    raw = build_charsmap({key.encode(): text for key, text in keys.items()})
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}
+
+
+def sequence(*parts: Spec) -> Spec:
+    return {"type": "Sequence", "normalizers": list(parts)}
 
 
 def random_texts(seed: str, count: int, chars: Sequence[str] = HOSTILE, longest: int = 8) -> list[str]:

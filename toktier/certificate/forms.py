@@ -87,7 +87,7 @@ def _ask(form: str, place: str) -> dict[str, Flips]:
         f"normalizer {form} boundary": flips_of(boundary),
     }
     if form != FORMS[form]:
-        roots = {ord(c): ord(d[0]) for c, d in decomposed.items()} | {ord(c): ord(c) for c in composites}
+        roots = {ord(c): ord(c) for c in composites} | {ord(c): ord(d[0]) for c, d in decomposed.items()}
         heads = {root: {root, *map(ord, composites.get(chr(root), ""))} for root in set(roots.values())}
         answer[f"normalizer {form} kinds"] = Kinds.of_sets(heads, roots).packed()
     return answer

@@ -25,7 +25,7 @@ import numpy as np
 from tokenizers import Regex, normalizers
 
 from toktier.certificate.charmap import CharMap
-from toktier.certificate.classes import CODE_POINTS, Mask, Probe, partition
+from toktier.certificate.classes import CODE_POINTS, SURROGATES, Mask, Probe, partition
 from toktier.certificate.fold import widened
 from toktier.certificate.follow import covered, positions, stage_rule
 from toktier.certificate.images import NO_SEAM
@@ -73,8 +73,11 @@ class _Rule:
 
     def _ask_alone(self, engine: normalizers.Normalizer) -> Mask:
         """The classes whose characters stay, each as a whole text; the others become the content."""
-        _, some = np.unique(self._classes, return_index=True)
-        return np.array([engine.normalize_str(chr(c)) == chr(c) for c in some], np.bool_)
+        stays = np.ones(len(self._never), np.bool_)
+        points = np.delete(np.arange(CODE_POINTS), SURROGATES)
+        found, some = np.unique(self._classes[points], return_index=True)
+        stays[found] = [engine.normalize_str(chr(c)) == chr(c) for c in points[some]]
+        return stays
 
     def step(self) -> Step:
         content = self._content
