@@ -100,11 +100,11 @@ class TokenizerFiles:
         return parse_object(self.small[name], f"{name} of {self.source}") if name in self.small else {}
 
 
-def read(source: str | Path, *, revision: str | None = None) -> TokenizerFiles:
+def read(source: str | Path, *, revision: str | None = None, sidecar: Path | None = None) -> TokenizerFiles:
     """The files of ``source``: a folder, a ``tokenizer.json`` or rank file (also ``.xz``), or a hub id.
 
-    A folder with a ``tokenizer.json`` is read by that; one without it may hold one rank file and its sidecar.
-    Raises `UnusableFile`.
+    A folder with a ``tokenizer.json`` is read by that; one without it may hold one rank file and its sidecar, which
+    ``sidecar`` names if it does not lie beside the ranks. Raises `UnusableFile`.
     """
     if isinstance(source, str) and "://" in source:
         raise UnusableFile(
@@ -118,10 +118,10 @@ def read(source: str | Path, *, revision: str | None = None) -> TokenizerFiles:
     if exists:
         if revision is not None:
             raise UnusableFile(f"tokenizer source {source} is a local path; remove the revision, which is for hub ids")
-        return _read_local(path, str(source), None)
+        return _read_local(path, str(source), None, sidecar)
     if isinstance(source, str) and _is_hub_id(source):
         folder, commit = _fetch(source, revision)
-        return _read_local(folder, source, commit)
+        return _read_local(folder, source, commit, sidecar)
     raise UnusableFile(
         f"tokenizer source {source} does not exist; give a folder with tokenizer.json, the file itself or a hub id"
     )
@@ -139,7 +139,7 @@ def parse_object(content: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def _read_local(path: Path, source: str, revision: str | None) -> TokenizerFiles:
+def _read_local(path: Path, source: str, revision: str | None, sidecar: Path | None) -> TokenizerFiles:
     if path.is_dir():
         folder, model = path, _model_in(path, source)
     else:
@@ -154,8 +154,13 @@ def _read_local(path: Path, source: str, revision: str | None) -> TokenizerFiles
     content = _read_limited(model, MODEL_LIMIT)
     if model.suffix == ".xz":
         content = _decompress(content, model, MODEL_LIMIT)
-    sidecar = _sidecar(model, source) if is_rank_file(model.name) else None
-    return TokenizerFiles(source, revision, content, small, folder, model.name != MODEL_FILE, sidecar)
+    if is_rank_file(model.name):
+        beside = _sidecar(model, source) if sidecar is None else _read_limited(sidecar, SMALL_LIMIT)
+    elif sidecar is None:
+        beside = None
+    else:
+        raise UnusableFile(f"{source} is no rank file, so it needs no sidecar; leave {sidecar} out")
+    return TokenizerFiles(source, revision, content, small, folder, model.name != MODEL_FILE, beside)
 
 
 def _model_in(folder: Path, source: str) -> Path:

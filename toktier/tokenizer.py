@@ -75,15 +75,23 @@ class FrozenTokenizer:
 
     @classmethod
     def load(
-        cls, source: str | Path, *, revision: str | None = None, cache_dir: Path | None = None, window: bool = True
+        cls,
+        source: str | Path,
+        *,
+        revision: str | None = None,
+        sidecar: Path | None = None,
+        cache_dir: Path | None = None,
+        window: bool = True,
     ) -> FrozenTokenizer:
         """Reads and checks a tokenizer: seconds of work, some of it under the GIL.
 
-        ``source`` is a folder, a ``tokenizer.json`` or a rank file with its sidecar (also ``.xz``), or a hub id,
-        ``revision`` a commit hash for the latter. ``cache_dir`` keeps verdicts, probed sets and tables between loads;
-        ``window=False`` leaves the window engine out. Raises `UnusableFile`.
+        ``source`` is a folder, a ``tokenizer.json`` or a rank file (also ``.xz``), or a hub id, ``revision`` a commit
+        hash for the latter, ``sidecar`` that of a rank file where it does not lie beside it. ``cache_dir`` keeps
+        verdicts, probed sets and tables between loads; ``window=False`` leaves the window engine out. Raises
+        `UnusableFile`.
         """
-        return cls.from_files(sources.read(source, revision=revision), cache_dir=cache_dir, window=window)
+        read = sources.read(source, revision=revision, sidecar=sidecar)
+        return cls.from_files(read, cache_dir=cache_dir, window=window)
 
     @classmethod
     def from_files(

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import data_path
+from tests.conftest import ROOT, data_path
 from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.rank_files import BYTE_RANKS, Ranks, ranks_of
 
@@ -46,28 +46,13 @@ KIMI = "|".join(
 )
 PATTERNS = {"r50k": R50K, "cl100k": CL100K, "o200k": O200K, "qwen": QWEN, "kimi": KIMI}
 
-_QWEN_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
-
-SIDECARS: dict[str, dict[str, Any]] = {
-    "gpt2_tiktoken": {
-        "name": "r50k_base",
-        "pat_str": R50K,
-        "special_tokens": {"<|endoftext|>": 50256},
-        "explicit_n_vocab": 50257,
-    },
-    "o200k_tiktoken": {
-        "name": "o200k_base",
-        "pat_str": O200K,
-        "special_tokens": {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
-    },
-    "qwen_tiktoken": {
-        "name": "qwen",
-        "pat_str": QWEN,
-        "special_tokens": {token: 151643 + i for i, token in enumerate(_QWEN_TOKENS)},
-        "explicit_n_vocab": 151851,
-    },
+SIDECAR_FILES = {
+    "gpt2_tiktoken": ROOT / "conf/tiktoken/r50k_base.tiktoken.json",
+    "o200k_tiktoken": ROOT / "conf/tiktoken/o200k_base.tiktoken.json",
+    "qwen_tiktoken": ROOT / "conf/tiktoken/qwen.tiktoken.json",
 }
-"""By the folder in the shared data: what tiktoken's own ``openai_public`` and Qwen's tokenizer say."""
+"""By the folder in the shared data."""
+SIDECARS: dict[str, dict[str, Any]] = {name: json.loads(path.read_text()) for name, path in SIDECAR_FILES.items()}
 
 SMALL = BYTE_RANKS | {b"ab": 256, b" a": 257, b"abc": 258, b"  ": 259, "\u00e9".encode(): 260}
 SMALL_SIDECAR: dict[str, Any] = {"pat_str": CL100K, "special_tokens": {"<|end|>": 300, "<|start|>": 301}}

@@ -11,6 +11,7 @@ import huggingface_hub
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.rank_data import SMALL_SIDECAR, write_ranks
 from toktier import files
 from toktier.errors import UnusableFile
 
@@ -188,3 +189,12 @@ def test_config_that_is_no_object(tmp_path: Path) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps([1]))
     with pytest.raises(UnusableFile, match=r"tokenizer_config\.json of .* is not a JSON object"):
         files.read(path).json("tokenizer_config.json")
+
+
+def test_a_sidecar_may_lie_elsewhere(tmp_path: Path) -> None:
+    ranks = write_ranks(tmp_path / "ranks", sidecar=None)
+    elsewhere = tmp_path / "other.json"
+    elsewhere.write_text(json.dumps(SMALL_SIDECAR))
+    assert files.read(ranks, sidecar=elsewhere).sidecar == elsewhere.read_bytes()
+    with pytest.raises(UnusableFile, match="no rank file"):
+        files.read(folder(tmp_path / "json"), sidecar=elsewhere)
