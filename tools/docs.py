@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from toktier.reasons import BYPASS_HELP
-from tools.bench import records
+from tools.bench import cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
 
 ROOT = Path(__file__).resolve().parent.parent
-BENCH = "docs/bench/repair.json"
+BENCH = "docs/bench"
 _ROOMS = ("toktier", "proxy", "tools")
 
 
@@ -42,8 +43,21 @@ def _first_sentence(path: Path) -> str:
 
 
 def bench_table() -> str:
-    """The rows of the committed measurement."""
-    return records.table(records.read(ROOT / BENCH)).strip()
+    """The rows of the committed measurement of appends."""
+    return records.table(records.read(ROOT / BENCH / "repair.json")).strip()
+
+
+Row = TypeVar("Row")
+
+
+def family_table() -> str:
+    """One row a tokenizer, of the committed measurements that there are."""
+
+    def rows(name: str, kind: type[Row]) -> list[Row]:
+        file = ROOT / BENCH / f"{name}.json"
+        return records.read(file, kind) if file.exists() else []
+
+    return families.table(rows("cuts", cuts.Cuts), rows("derive", derive.Derive), rows("full", full.Full))
 
 
 def parts() -> Iterator[tuple[str, str, str]]:
@@ -52,6 +66,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "docs/architecture.md", "modules", module_table()
     yield "docs/configuration.md", "settings", settings_table()
     yield "README.md", "bench repair", bench_table()
+    yield "README.md", "bench families", family_table()
 
 
 def replaced(text: str, marker: str, content: str) -> str:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tests.support.models import qwen3
-from tools.bench import repair
+from tests.support.models import CACHE, qwen3
+from tests.support.tokenizer_files import small_spec
+from tests.support.tokenizer_files import write as write_tokenizer
+from toktier.tokenizer import FrozenTokenizer
+from tools.bench import cuts, derive, families, full, repair
 from tools.bench.records import OURS, Record, read, record, table, write
-from tools.bench.texts import corpus
+from tools.bench.texts import STYLES, WORST, corpus, styled, worst
+from tools.bench.worker import Unmeasured, Worker
 
 
 def test_percentiles_are_nearest_rank() -> None:
@@ -68,3 +74,151 @@ def test_a_run_has_a_row_for_each_engine_and_fails_on_wrong_ids(monkeypatch: pyt
     monkeypatch.setattr(repair, "embedded", lambda: dataclasses.replace(tokenizer, window=Wrong()))
     with pytest.raises(AssertionError, match="differ"):
         repair.run([5_000])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer folder that loads in a moment."""
+    return write_tokenizer(tmp_path_factory.mktemp("bench") / "small", small_spec())
+
+
+@pytest.mark.parametrize("kind", WORST)
+def test_worst_texts_are_exact_and_seeded(kind: str) -> None:
+    text = worst(kind, 1, 10_001, "<|x|>")
+    assert len(text) == 10_001
+    assert text == worst(kind, 1, 10_001, "<|x|>")
+    assert len(set(text)) == {"one letter": 1, "spaces": 1, "newlines": 1, "one literal": 4, "digits": 10}.get(
+        kind, len(set(text))
+    )
+
+
+def test_each_style_is_its_own() -> None:
+    texts = {style: styled(style, 2, 5_000) for style in STYLES}
+    assert {len(text) for text in texts.values()} == {5_000}
+    assert "def " in texts["code"]
+    assert "INFO" in texts["logs"]
+    assert sum(ord(c) > 0x2E80 for c in texts["CJK"]) > 4_000
+    assert texts["prose"].isascii()
+
+
+def test_distances_between_cuts(small: Path) -> None:
+    rows = cuts.run([small], CACHE, size=20_000)
+    assert [row.text for row in rows] == list(STYLES)
+    certificate = FrozenTokenizer.load(small, cache_dir=CACHE, window=False).certificate
+    assert certificate is not None
+    for row in rows:
+        text = styled(row.text, 1, 20_000)
+        places = [0, *(i for i in range(1, len(text)) if certificate.is_cut(text, i)), len(text)]
+        distances = [b - a for a, b in pairwise(places)]
+        assert row.cuts == len(places) - 2 > 100
+        assert row.longest == max(distances)
+        assert row.mean == round(len(text) / len(distances), 2)
+        assert row.mean <= row.p9999 <= row.longest
+    assert "/" in cuts.table(rows).splitlines()[2]
+
+
+def test_a_tokenizer_without_a_certificate_has_a_dash(tmp_path: Path) -> None:
+    refused = small_spec()
+    refused["pre_tokenizer"] = {
+        "type": "Split", "pattern": {"Regex": r"(?<=a)b|."}, "behavior": "Isolated", "invert": False
+    }  # fmt: skip
+    rows = cuts.run([write_tokenizer(tmp_path / "refused", refused)], CACHE, size=100)
+    assert {row.cuts for row in rows} == {0}
+    assert cuts.table(rows).splitlines()[2] == "| refused | - | - | - | - |"
+
+
+def test_a_worker_measures_and_says_what_it_cannot(small: Path) -> None:
+    with Worker(small, 1, CACHE, 60.0) as worker:
+        found = {engine: worker.measure(engine, "fresh", 3_000, 1) for engine in (OURS, "hf-full", "hf-encode")}
+        assert all(nanoseconds > 0 for nanoseconds, _ in found.values())
+        assert len({ids for _, ids in found.values()}) == 1
+        assert worker.measure(OURS, "fresh", 3_000, 2)[1] != found[OURS][1]
+        assert worker.measure(OURS, "one literal", 3_000, 1)[1] == worker.measure("hf-full", "one literal", 3_000, 1)[1]
+        with pytest.raises(Unmeasured, match="no such engine"):
+            worker.measure("absent", "fresh", 10, 1)
+        worker._timeout_s = 0.2
+        with pytest.raises(Unmeasured, match="not within"):
+            worker.measure("hf-full", "code", 20_000_000, 1)
+        worker._timeout_s = 60.0
+        assert worker.measure(OURS, "fresh", 3_000, 1)[1] == found[OURS][1], "a new process after one that was ended"
+
+
+class FakeWorker:
+    """Answers from a table: engine and text to milliseconds, or why there is none."""
+
+    answers: ClassVar[dict[tuple[str, str], int | str]] = {}
+
+    def __init__(self, path: Path, cores: int, *_: object) -> None:
+        self.cores = cores
+
+    def __enter__(self) -> FakeWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def measure(self, engine: str, text: str, size: int, seed: int) -> tuple[int, str]:
+        answer = self.answers.get((engine, text), 10)
+        if isinstance(answer, str):
+            raise Unmeasured(answer)
+        return answer * 1_000_000 // self.cores, "wrong" if answer == 13 else f"{text} {size} {seed}"
+
+
+def test_full_encodes_are_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(full, "Worker", FakeWorker)
+    FakeWorker.answers = {
+        ("hf-encode", "fresh"): 200,
+        ("fastokens-full", "fresh"): 15,
+        (OURS, "code"): 12,
+        ("hf-full", "base64"): "PanicException",
+        (OURS, "digits"): 11,
+    }
+    rows = full.run([Path("some/where")], CACHE, rounds=3)
+    file = tmp_path / "full.json"
+    write(file, rows)
+    assert read(file, full.Full) == rows
+    (ours,) = (row for row in rows if (row.text, row.cores, row.engine) == ("fresh", 2, OURS))
+    assert (ours.n, ours.p50_us, ours.tokenizer, ours.account) == (3, 5000.0, "where", "library")
+    (hard,) = (row for row in rows if (row.text, row.cores, row.engine) == ("code", 1, OURS))
+    assert hard.n == 3, "measured again, because it is beyond the limit"
+    assert full.over_limit(rows) == ["where, code, 1 cores: 1.20x", "where, code, 2 cores: 1.20x"]
+    told = full.table(rows).splitlines()
+    assert "| where | 10 ms | 200 ms (20x) | 15 ms (1.5x) |" in told
+    assert "| where | 5 ms | 100 ms (20x) | 15 ms (3x) |" in told  # the one thread is measured on one core
+    worst_cells = "1.20 | 1.00 | 1.00 | 1.00 | 1.00 | 1.10 | reference: PanicException | 1.00"
+    assert told.count(f"| where | {worst_cells} |") == 2
+    FakeWorker.answers = {("fastokens-full", "fresh"): 13}
+    with pytest.raises(AssertionError, match="differ"):
+        full.run([Path("x")], CACHE, rounds=1, worst=0)
+
+
+def test_derivations_are_timed_with_and_without_a_cache(small: Path, tmp_path: Path) -> None:
+    rows = derive.run([small], rounds=1)
+    (row,) = rows
+    assert (row.tokenizer, row.n, row.refusal) == ("small", 1, "")
+    assert 0 < row.cached_s < row.cold_s
+    file = tmp_path / "derive.json"
+    write(file, rows)
+    assert read(file, derive.Derive) == rows
+    slow = [derive.Derive("a", 1, 11.0, 0.1), derive.Derive("b", 1, 1.0, 0.4), derive.Derive("c", 1, 0, 0, "a (at b)")]
+    assert derive.over_limit([*slow, derive.Derive("d", 1, 9.9, 0.29)]) == [
+        "a: 11.0 s cold, 0.1 s cached",
+        "b: 1.0 s cold, 0.4 s cached",
+        "c: a (at b)",
+    ]
+    assert derive.table(slow).splitlines()[2] == "| a | 11.00 s | 0.100 s |"
+
+
+def test_the_table_of_families_has_dashes_for_what_was_not_measured() -> None:
+    distances = [cuts.Cuts(name, style, 100, 9, 10.0, 20, 30) for name in ("a", "b") for style in STYLES]
+    times = [derive.Derive("a", 1, 4.21, 0.216)]
+    encodes = [
+        full.Full("library", "a", "fresh", 1, engine, 100, 1, time)
+        for engine, time in ((OURS, 10.0), ("hf-encode", 500.0), (full.ONE_THREAD, 15.0))
+    ]
+    cells = " | ".join(["10 / 20 / 30"] * 4)
+    assert families.table(distances, times, encodes).splitlines()[2:] == [
+        f"| a | {cells} | 4.2 s / 0.22 s | 50x / 1.5x |",
+        f"| b | {cells} | - | - / - |",
+    ]
+    assert families.table([], [], []).count("\n") == 1

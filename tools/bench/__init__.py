@@ -1,4 +1,12 @@
-"""Benchmarks. ``python -m tools.bench repair --json FILE``; ``python -m tools.bench table FILE...`` prints Markdown.
+"""Benchmarks. ``python -m tools.bench SUITE --json FILE``, where SUITE is one of:
 
-Every number is one row of JSON, `tools.bench.records.Record`; tables in the README are generated from such files.
+- ``repair``: appends to kept sessions beside full encodes;
+- ``full``: full encodes of fresh text and of worst cases, on 1 and 2 cores;
+- ``cuts``: distances between certified cuts, by kind of text;
+- ``derive``: the time that a certificate takes.
+
+Accounts: *library* counts from the text to the IDs, without HTTP and template. A new session serves and scans the same
+characters; an append serves the whole context and scans its end. The two are never added up.
+
+Every number is one row of JSON, a dataclass of its suite; tables in the README are generated from such files.
 """

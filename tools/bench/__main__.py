@@ -3,26 +3,99 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from tools.bench import records, repair
+from toktier.tokenizer import EMBEDDED
+from tools.bench import cuts, derive, full, records, repair
+
+CACHE = Path("var") / "bench-cache"
 
 
 def main() -> None:
+    arguments = _parser().parse_args()
+    sys.exit(arguments.run(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description="Measure, and print what was measured.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    measure = commands.add_parser("repair", help="library account: append to kept sessions beside full encodes")
-    measure.add_argument("--json", type=Path, required=True, help="file for the rows")
-    measure.add_argument("--sizes", type=int, nargs="+", default=list(repair.SIZES), help="session sizes in characters")
-    show = commands.add_parser("table", help="Markdown table of measured rows")
+    commands = parser.add_subparsers(required=True)
+
+    def suite(name: str, run: object, help: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help)
+        command.add_argument("--json", type=Path, required=True, help="file for the rows")
+        command.set_defaults(run=run)
+        return command
+
+    command = suite("repair", _repair, "library account: append to kept sessions beside full encodes")
+    command.add_argument("--sizes", type=int, nargs="+", default=list(repair.SIZES), help="session sizes in characters")
+
+    command = suite("full", _full, "library account: full encodes of fresh text and of worst cases, on 1 and 2 cores")
+    _tokenizers(command)
+    command.add_argument("--fresh", type=int, default=1_000_000, help="characters of fresh text; 0: none")
+    command.add_argument("--rounds", type=int, default=5, help="fresh texts; medians are taken over them")
+    command.add_argument("--worst", type=int, default=4_000_000, help="characters of a worst case; 0: none")
+    command.add_argument("--timeout", type=float, default=300.0, help="seconds after which an encode is given up")
+
+    command = suite("cuts", _cuts, "distances between certified cuts, by kind of text")
+    _tokenizers(command)
+    command.add_argument("--size", type=int, default=1_000_000, help="characters of each text")
+
+    command = suite("derive", _derive, "derivation of certificates, with nothing cached and cached")
+    _tokenizers(command)
+    command.add_argument("--rounds", type=int, default=3, help="derivations of each; medians are taken over them")
+
+    show = commands.add_parser("table", help="Markdown table of measured rows of repair")
     show.add_argument("files", type=Path, nargs="+")
-    arguments = parser.parse_args()
-    if arguments.command == "repair":
-        rows = repair.run(arguments.sizes)
-        records.write(arguments.json, rows)
-        print(records.table(rows))
-    else:
-        print(records.table([row for file in arguments.files for row in records.read(file)]))
+    show.set_defaults(run=_table)
+    return parser
+
+
+def _tokenizers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "tokenizers", type=Path, nargs="*", default=[EMBEDDED], help="folders; default: the embedded one"
+    )
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    rows = repair.run(arguments.sizes)
+    records.write(arguments.json, rows)
+    print(records.table(rows))
+    return 0
+
+
+def _full(arguments: argparse.Namespace) -> int:
+    sizes = {"fresh": arguments.fresh, "worst": arguments.worst}
+    rows = full.run(arguments.tokenizers, CACHE, rounds=arguments.rounds, timeout_s=arguments.timeout, **sizes)
+    records.write(arguments.json, rows)
+    print(full.table(rows))
+    return _beyond(full.over_limit(rows))
+
+
+def _cuts(arguments: argparse.Namespace) -> int:
+    rows = cuts.run(arguments.tokenizers, CACHE, arguments.size)
+    records.write(arguments.json, rows)
+    print(cuts.table(rows))
+    return 0
+
+
+def _derive(arguments: argparse.Namespace) -> int:
+    rows = derive.run(arguments.tokenizers, arguments.rounds)
+    records.write(arguments.json, rows)
+    print(derive.table(rows))
+    return _beyond(derive.over_limit(rows))
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    print(records.table([row for file in arguments.files for row in records.read(file)]))
+    return 0
+
+
+def _beyond(limits: list[str]) -> int:
+    """Exit code 1 where a number is beyond its limit; says which."""
+    for line in limits:
+        print(f"beyond the limit: {line}", file=sys.stderr)
+    return bool(limits)
 
 
 if __name__ == "__main__":

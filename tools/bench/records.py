@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 OURS = "toktier-proxy"
 
@@ -35,16 +36,23 @@ def record(account: str, case: str, engine: str, size: int, nanoseconds: Sequenc
     return Record(account, case, engine, size, len(ordered), rank(0.5), rank(0.9), rank(0.99))
 
 
-def write(path: Path, rows: Iterable[Record]) -> None:
-    """A JSON array with one row a line. Missing folders are made."""
+def write(path: Path, rows: Iterable[Any]) -> None:
+    """A JSON array of `Record` or another dataclass, one row a line. Missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    lines = ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in rows)
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
-def read(path: Path) -> list[Record]:
-    """The rows of a file that `write` made."""
-    return [Record(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+Row = TypeVar("Row")
+
+
+@overload
+def read(path: Path) -> list[Record]: ...
+@overload
+def read(path: Path, kind: type[Row]) -> list[Row]: ...
+def read(path: Path, kind: type[Any] = Record) -> list[Any]:
+    """The rows of a file that `write` made of dataclasses ``kind``."""
+    return [kind(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def table(rows: Sequence[Record]) -> str:
@@ -68,13 +76,14 @@ def table(rows: Sequence[Record]) -> str:
 def _cell(row: Record | None, ours: Record | None) -> str:
     if row is None:
         return "-"
-    text = " / ".join(map(_time, (row.p50_us, row.p90_us, row.p99_us)))
+    text = " / ".join(map(in_words, (row.p50_us, row.p90_us, row.p99_us)))
     if ours is None or row.engine == ours.engine:
         return text
     return f"{text} ({row.p50_us / ours.p50_us:,.0f}x)"
 
 
-def _time(microseconds: float) -> str:
+def in_words(microseconds: float) -> str:
+    """A time with its unit, in three digits or less."""
     if microseconds < 1000:
         return f"{microseconds:.0f} µs"
     if microseconds < 1_000_000:

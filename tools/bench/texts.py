@@ -84,3 +84,33 @@ def _cjk(chance: random.Random) -> str:
 
 _STYLES: tuple[Callable[[random.Random], str], ...] = (_prose, _code, _log, _json, _cjk)
 _WEIGHTS = (6, 6, 8, 3, 10)
+
+STYLES: dict[str, Callable[[random.Random], str]] = {"code": _code, "prose": _prose, "logs": _log, "CJK": _cjk}
+"""What `styled` can write."""
+
+
+def styled(style: str, seed: int, chars: int) -> str:
+    """Exactly ``chars`` characters of one of `STYLES`; the same for the same seed."""
+    chance = random.Random(f"{style} {seed}")
+    parts: list[str] = []
+    size = 0
+    while size < chars:
+        parts.append(STYLES[style](chance))
+        size += len(parts[-1])
+    return "".join(parts)[:chars]
+
+
+WORST = ("code", "CJK", "one letter", "spaces", "newlines", "digits", "base64", "one literal")
+_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_DRAWN = {"CJK": _HANZI, "digits": "0123456789", "base64": _BASE64}  # no line ends, no full stops
+_REPEATED = {"one letter": "a", "spaces": " ", "newlines": "\n"}
+
+
+def worst(kind: str, seed: int, chars: int, literal: str) -> str:
+    """Exactly ``chars`` characters of one of `WORST`; ``literal`` is what the last of them repeats."""
+    if kind == "code":
+        return styled("code", seed, chars)
+    if kind in _DRAWN:
+        return "".join(random.Random(f"{kind} {seed}").choices(_DRAWN[kind], k=chars))
+    repeated = _REPEATED.get(kind, literal)
+    return (repeated * (chars // len(repeated) + 1))[:chars]
