@@ -65,6 +65,7 @@ class Bypass(StrEnum):
     RANDOM = "random"
     NO_TEMPLATE = "no_template"
     RENDERER_NOT_JINJA = "renderer_not_jinja"
+    CANNOT_ENCODE = "cannot_encode"
     # the model or the upstream
     TEXT_MODE_CONFIGURED = "text_mode_configured"
     TOKENIZER_UNAVAILABLE = "tokenizer_unavailable"
@@ -100,6 +101,7 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.RANDOM: "the template makes a random choice, and the engine's would be another",
     Bypass.NO_TEMPLATE: "the model has no chat template",
     Bypass.RENDERER_NOT_JINJA: "the engine renders this model with code, not with a Jinja template",
+    Bypass.CANNOT_ENCODE: "the reference gave up on the text (a run too long for its regex engine)",
     Bypass.TEXT_MODE_CONFIGURED: "the configuration keeps this model in text mode",
     Bypass.TOKENIZER_UNAVAILABLE: "the tokenizer could not be loaded",
     Bypass.TOKENIZER_MISMATCH: "tokenizer.json and the engine's own tokenizer object disagree",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toktier.chunks import ChunkEncoder
-from toktier.errors import Unrenderable
+from toktier.errors import CannotEncode, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.ids import Ids
 from toktier.postprocessor import SpecialTokens
@@ -106,7 +106,10 @@ class ModelTier:
         with self.store.lease(wanted, self._encoder, wait=wait) as lease:
             matched = time.perf_counter_ns()
             before = len(lease.rope.ids)
-            splice = lease.rope.set(text)
+            try:
+                splice = lease.rope.set(text)
+            except CannotEncode as error:
+                raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
             ids = lease.rope.ids.copy() if around is None else around.around(lease.rope.ids)
             self._check_range(ids)
             spliced = time.perf_counter_ns()

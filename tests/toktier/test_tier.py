@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tests.support.models import qwen3
-from toktier.errors import InvalidText, TemplateFailure, Unrenderable
+from toktier.errors import CannotEncode, InvalidText, TemplateFailure, Unrenderable
 from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import ProfileSettings
 from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass, Cause, FullEncode, Path
+from toktier.rope import Rope
 from toktier.sessions import SessionStore
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier, Prepared, control_pattern
@@ -298,3 +299,20 @@ def test_unknown_special_tokens_are_a_bypass_and_large_ones_a_mismatch(make: Cal
     with pytest.raises(Unrenderable) as raised:
         make(vocab_size=151700, special=special).prepare("t", asked)
     assert raised.value.bypass is Bypass.TOKENIZER_MISMATCH
+
+
+def test_a_text_that_the_reference_gives_up_on_goes_as_text(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = make()
+    ask(tier, {"messages": [say("user", "hello")]})
+
+    def gives_up(*_: Any) -> None:
+        raise CannotEncode("tiktoken 0.14.0", "PanicException")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rope, "set", gives_up)
+        with pytest.raises(Unrenderable) as caught:
+            tier.prepare("t", {"messages": [say("user", "hello"), say("assistant", "x"), say("user", LONG)]})
+    assert caught.value.bypass is Bypass.CANNOT_ENCODE
+    ask(tier, {"messages": [say("user", "hello"), say("assistant", "x"), say("user", "y")]})

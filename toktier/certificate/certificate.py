@@ -36,7 +36,7 @@ from toktier.certificate.selfcheck import Reference, self_check
 from toktier.certificate.stages import stages
 from toktier.certificate.table import IF_APART, IF_NEXT, Table, TableCuts
 from toktier.engines.reference import ReferenceEngine
-from toktier.errors import Refusal
+from toktier.errors import CannotEncode, Refusal
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _checked(
         self_check(certificate, reference, [lit.content for lit in literals], seed=certificate.digest)
     except BaseException as error:
         # A panic of native code (a pattern that backtracks beyond the engine's limit) is no Exception.
-        if type(error).__name__ != "PanicException":
+        if not isinstance(error, CannotEncode) and type(error).__name__ != "PanicException":
             raise
         raise Refusal("self-check", "a text on which the engine panics") from None
     return certificate
