@@ -19,9 +19,9 @@ left to show. If M' lets (a', b') pass, (1) of M' gives (1) of both. If M' maps 
 of all of ``tail[a]`` and ``head[b]`` is known; otherwise only what it makes of a' and b'. If b' is active in M', its
 next character must be in the boundary of M'. If b is a lead of M, that character is ``head[c]`` or one of the kind of
 c, or there is none: so all of these must be in that boundary. If b is no lead, it may not stand on the right at all.
-(4): what M' makes of each head of a kind is told by (3) of M'; a head that is active again, or that M' may not let
-pass, leaves the kind `UNKNOWN`, and then no later step takes such a character for a good next one. (5): by (5) of M
-and of M'.
+(4): what M' makes of each head of a kind is told by (3) of M'; a head that is active again, or may not stand on the
+right in M', leaves the kind `UNKNOWN`, and then no later step takes such a character for a good next one. (5): by (5)
+of M and of M'.
 
 That ``M°(b v)`` may be empty costs nothing: then T(u a b v) is T(u a) followed by the IDs of an empty text.
 """
@@ -154,13 +154,9 @@ def _kinds(before: Step, after: Step, right: Image) -> Kinds:
         of[later] = after.kinds.of[right[later]]
         kind, head = after.kinds.kind, after.kinds.head
     if before.kinds is not None:
-        # What may begin with a character that is active again, or that may not stand on the right, is not followed up.
-        unsure = np.zeros(CODE_POINTS, np.bool_)
+        onwards = after.head.first()
         if after.kinds is not None:
-            unsure |= after.kinds.active()
-        for _, y in after.apart:
-            unsure |= y
-        onwards = np.where(unsure, UNKNOWN, after.head.first())
+            onwards[after.kinds.active()] = UNKNOWN  # active twice: not followed up
         base = int(kind.max(initial=-1)) + 1
         heads = np.where(before.kinds.head == UNKNOWN, UNKNOWN, onwards[before.kinds.head])
         active = before.kinds.active()

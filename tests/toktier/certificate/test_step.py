@@ -49,6 +49,16 @@ def test_a_later_step_asks_for_the_next_character_behind_the_earlier_ones(probe:
     assert not seams.good("xe", 1), "the seam before e needs to know what follows e"
 
 
+def test_a_character_that_is_active_twice_is_no_good_next_one(probe: Probe) -> None:
+    """An e may become é, and é may become q."""
+    spec = sequence(NFC, replace("String", "éx", "q"), replace("String", "zq", "w"))
+    assert engine(spec)("aze\u0301x") == "aw"
+    seams = Seams(normalizer_rule(spec, probe))
+    assert not seams.good("aze", 1)
+    assert not seams.good("azé", 1)
+    assert seams.good("azb", 1)
+
+
 def test_an_active_character_must_become_one(probe: Probe) -> None:
     """İ is i and a mark in lower case, which NFC sees between i and what follows."""
     seams = Seams(normalizer_rule(sequence({"type": "Lowercase"}, NFC), probe))
@@ -59,7 +69,7 @@ def test_an_active_character_must_become_one(probe: Probe) -> None:
 
 
 def test_apart_is_judged_on_what_stands_there(probe: Probe) -> None:
-    """ß stays in lower case, A is an a by then: (A, b) and (a, B) are no seam of "ab"."""
+    """A is an a by then: neither (A, b) nor (a, B) is a seam where "ab" is replaced."""
     seams = Seams(normalizer_rule(sequence({"type": "Lowercase"}, replace("String", "ab", "x")), probe))
     assert not any(seams.good(f"{pair}!", 1) for pair in ("ab", "Ab", "aB", "AB"))
     assert seams.good("!A!", 1)
