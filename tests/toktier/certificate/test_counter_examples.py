@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tests.conftest import ROOT
 from tests.support.split_cases import split_spec
 from tests.support.tokenizers_data import certificate_of, ids, shared_cache, spec_of, tokenizer_of
 from toktier.certificate.certificate import read_literals
@@ -341,3 +343,25 @@ def test_the_follow_relation_does_not_know_lazy_from_greedy() -> None:
     assert lazy.follow == greedy.follow
     engines = [Case("a|a", split_spec(pattern)).engine() for pattern in ("a+?|b", "a+|b")]
     assert ids(engines[0], "aa") != ids(engines[1], "aa")
+
+
+# --- the proof's own references -------------------------------------------------------------------------------------
+
+
+def test_every_test_that_the_proof_names_is_there() -> None:
+    text = (ROOT / "docs" / "proof.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(test_\w+\.py)::(test_\w+)", text))
+    sources: dict[str, str] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        sources[path.name] = sources.get(path.name, "") + path.read_text(encoding="utf-8")
+    assert len(named) > 40
+    assert [f"{file}::{test}" for file, test in sorted(named) if f"def {test}(" not in sources.get(file, "")] == []
+    table = text[text.index("## Why each condition") :]
+    cited = {
+        name
+        for line in table.splitlines()
+        if "CE " in line
+        for name in re.findall(r'"([^"|]+)"', line.split(" | ")[-1])
+    }
+    assert len(cited) > 25
+    assert cited <= {name[2:] for name in CASES}
