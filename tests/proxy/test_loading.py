@@ -21,7 +21,7 @@ from tests.support.reference import Reference
 from tests.support.tokenizer_files import CACHE, small_spec, write
 from toktier import parity, tokenizer
 from toktier.engines.tiktoken_engine import TiktokenEngine
-from toktier.errors import CannotEncode, Refusal, Unrenderable
+from toktier.errors import Refusal, Unrenderable
 from toktier.parity import Outcome
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
@@ -175,7 +175,7 @@ def test_a_rank_file_is_served(tmp_path: Path) -> None:
         rendered = "".join(f"<|start|>{m['role']}\n{m['content']}<|end|>\n" for m in messages) + "<|start|>assistant"
         prepared = loaded.tier.prepare("t", body)
         assert prepared.ids.tolist() == small_engine().encode(rendered).tolist()
-    with pytest.raises(CannotEncode):  # the proxy then sends the text
+    with pytest.raises(Unrenderable, match=Bypass.CANNOT_ENCODE.value):  # the proxy then sends the text
         loaded.tier.prepare("t", {"model": "m", "messages": [{"role": "user", "content": " " * 1_100_000 + "x"}]})
     assert loaded.tier.prepare("t", body).ids.tolist() == prepared.ids.tolist()
 
