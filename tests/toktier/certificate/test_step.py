@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.normalizing import Seams, engine, replace, sequence, strip
+from tests.support.normalizing import Seams, Spec, engine, precompiled, replace, sequence, strip
 from tests.support.tokenizers_data import shared_cache
 from toktier.certificate.classes import CODE_POINTS, Probe
 from toktier.certificate.images import NO_SEAM
@@ -47,6 +47,40 @@ def test_a_later_step_asks_for_the_next_character_behind_the_earlier_ones(probe:
     assert seams.good("ax!", 1)
     assert not seams.good("xé", 1)
     assert not seams.good("xe", 1), "the seam before e needs to know what follows e"
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "becomes"),
+    [
+        (sequence({"type": "NFKC"}, replace("String", "TM", "w")), "a\u2122!", "aw!"),
+        (sequence(replace("Regex", "(?!z)q", "TM"), replace("String", "TM", "w")), "aq!", "aw!"),
+        (sequence(replace("String", "xy", "x"), replace("String", "xz", "w")), "axyz", "aw"),
+        (sequence(precompiled({"\r": " "}), replace("String", " !", "w")), "a\r\n!", "aw"),
+    ],
+    ids=["two characters of a form", "two of a content", "a match with the next", "a cluster with the next"],
+)
+def test_what_is_no_lead(spec: Spec, text: str, becomes: str, probe: Probe) -> None:
+    """Behind the first step, what follows the first character of b is not what the next character became."""
+    assert engine(spec)(text) == becomes
+    assert not Seams(normalizer_rule(spec, probe)).good(text, 1)
+
+
+@pytest.mark.parametrize(
+    "first", [{"type": "NFKC"}, replace("Regex", "q+", "T"), precompiled({"q": "T", "q\u0301": "t"})]
+)
+def test_what_is_a_lead(first: Spec, probe: Probe) -> None:
+    seams = Seams(normalizer_rule(sequence(first, replace("String", "TM", "w")), probe))
+    assert seams.good("aT!", 1)
+    assert not seams.good("aTM", 1)
+
+
+def test_kinds_of_a_charsmap(probe: Probe) -> None:
+    """As with NFC: an e may become é, and then x is gone."""
+    spec = sequence(precompiled({"e\u0301": "é"}), replace("String", "xé", "q"))
+    assert engine(spec)("axe\u0301") == "aq"
+    seams = Seams(normalizer_rule(spec, probe))
+    assert not seams.good("axe", 1)
+    assert seams.good("axb", 1)
 
 
 def test_a_character_that_is_active_twice_is_no_good_next_one(probe: Probe) -> None:
