@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.attack import EVERY_CHARACTER, attack_literals, random_literal_case
+from tests.support.attack import EVERY_CHARACTER, TIMES, attack_literals, random_literal_case
 from tests.support.split_cases import split_spec
 from toktier.certificate import derive
 from toktier.certificate.images import NO_SEAM, Image, identity
@@ -37,7 +37,7 @@ def cases(seed: str, count: int) -> Iterator[tuple[int, list[object]]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_literals(seed: int) -> None:
-    results = list(cases(f"literals {seed}", 14))
+    results = list(cases(f"literals {seed}", 14 * TIMES))
     assert not [b for _, broken in results for b in broken]
     assert sum(cuts for cuts, _ in results) > 3_000
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.attack import attack_ranks, attack_stages, random_ranks, random_stages, wild_stage
+from tests.support.attack import TIMES, attack_ranks, attack_stages, random_ranks, random_stages, wild_stage
 from tests.support.split_cases import ALL_SPLITS
 from toktier.certificate import derive, follow
 from toktier.certificate.classes import Mask
@@ -54,21 +54,21 @@ def ranks(seed: str, count: int) -> Iterator[tuple[int, list[object]]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_one_stage(seed: int) -> None:
-    results = list(every_behaviour(random_patterns(f"one {seed}", 24)))
+    results = list(every_behaviour(random_patterns(f"one {seed}", 24 * TIMES)))
     assert not [b for _, broken in results for b in broken]
     assert sum(found for found, _ in results) > 80
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_of_stages(seed: int) -> None:
-    results = list(rows_of_stages(f"rows {seed}", 70))
+    results = list(rows_of_stages(f"rows {seed}", 70 * TIMES))
     assert not [b for _, broken in results for b in broken]
     assert sum(found for found, _ in results) > 50
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_rank_files(seed: int) -> None:
-    results = list(ranks(f"ranks {seed}", 30))
+    results = list(ranks(f"ranks {seed}", 30 * TIMES))
     assert not [b for _, broken in results for b in broken]
     assert sum(found for found, _ in results) > 10_000
 

@@ -39,6 +39,8 @@ from toktier.errors import Refusal
 from toktier.rank_files import BYTE_RANKS
 
 LONGEST = 6
+TIMES = 1
+"""How many times as many cases as `make test` needs; raised by hand for a longer run."""
 LETTERS = "abC"
 TEXTS = strings(LETTERS, LONGEST)
 

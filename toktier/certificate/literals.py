@@ -15,10 +15,9 @@ only between non-word characters. A seam leaves the extraction on both sides alo
   (Prepend, ``add_prefix_space``): b would begin a segment in one text and not in another.
 
 Each pass looks at its own text: the raw literals at the raw pair (a, b), the normalised ones, in their normalised form,
-at the images of a and b under the normalizer. A literal of which the normalizer leaves nothing is found everywhere that
-no other one is: every seam that lies in no other literal is the edge of a segment, on both sides. So it asks for
-nothing, unless it strips or is ``single_word``: what it takes then depends on whether another ends there. That is
-refused.
+at the images of a and b under the normalizer. A literal of which the normalizer leaves nothing is refused: the engine
+finds it between any two characters, but not where another one ends, and beside a literal with its first characters in
+the text it searches without end.
 """
 
 from __future__ import annotations
@@ -100,15 +99,15 @@ class _Origins(dict[int, list[int]]):
 def literal_rule(literals: Iterable[Literal], form: Callable[[str], str], space: Container[str]) -> LiteralRule:
     """The rule of the literals of one pass. ``form``: what is looked for; ``space``: what is white space.
 
-    Raises `Refusal` for one that looks at its neighbours and of which ``form`` leaves nothing.
+    Raises `Refusal` for one of which ``form`` leaves nothing. An empty one is none to the engine.
     """
     rule = LiteralRule()
     for lit in literals:
         text = form(lit.content)
-        if not text:
-            if lit.content and (lit.lstrip or lit.rstrip or lit.single_word):
-                raise Refusal("added token with flags of which the normalizer leaves nothing", "added_tokens")
+        if not lit.content:
             continue
+        if not text:
+            raise Refusal("added token of which the normalizer leaves nothing", "added_tokens")
         points = [ord(c) for c in text]
         rule.pairs.update(pairwise(points))
         rule.ends.add(points[-1])
