@@ -92,13 +92,15 @@ def _ropes(report: Report, out: Console) -> None:
     table.add_row("[bold]all[/]", f"{told['operations']:,}", f"{told['failures']:,}")
     out.print(table)
     if told["operations"]:
-        full = ", ".join(f"{count:,} {reason}" for reason, count in told["encoded_in_full"].items())
         out.print(
             f"{told['ropes']:,} ropes; {told['over_20k_characters']:,} operations on texts over 20K characters, "
-            f"{told['over_200k_characters']:,} over 200K; {100 * told['repaired_share']:.1f} % repaired, "
-            f"the others encoded in full ({full or 'none'})",
-            soft_wrap=True,
+            f"{told['over_200k_characters']:,} over 200K"
         )
+        for name, key in (("as served", "repaired"), ("cut closely", "repaired_when_cut_closely")):
+            repaired = told[key]
+            full = ", ".join(f"{count:,} {reason}" for reason, count in repaired["encoded_in_full"].items())
+            if repaired["operations"]:
+                out.print(f"{name}: {100 * repaired['share']:.1f} % repaired; in full: {full or 'none'}")
 
 
 def _plant(plant: PlantReport) -> str:

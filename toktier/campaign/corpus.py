@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib.metadata
 from collections.abc import Iterable
 from importlib import resources
@@ -63,22 +64,14 @@ def read(paths: Iterable[Path]) -> tuple[str, ...]:
         except OSError as error:
             raise UnusableFile(f"{path} cannot be read: {error.strerror}") from error
         try:
-            # where the limit cuts a character apart, its first bytes are left out
-            text = content.decode("utf-8") if not cut else content[: _whole(content)].decode("utf-8")
+            # the bytes of a character that the limit cuts apart are left out
+            text = codecs.getincrementaldecoder("utf-8")().decode(content, final=not cut)
         except UnicodeDecodeError as error:
             raise UnusableFile(f"{path} is not UTF-8 (byte {error.start}); convert it first") from error
         if not text:
             raise UnusableFile(f"{path} is empty; give a file with text")
         texts.append(text)
     return tuple(texts)
-
-
-def _whole(content: bytes) -> int:
-    """How many bytes of ``content`` are whole characters, if it is the beginning of UTF-8 text."""
-    end = len(content)
-    while end and content[end - 1] & 0xC0 == 0x80:
-        end -= 1
-    return end - 1 if end and content[end - 1] >= 0xC0 else end
 
 
 def _sources(folder: Traversable) -> list[str]:

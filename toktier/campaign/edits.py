@@ -1,8 +1,9 @@
 """Ropes against the reference: random and adversarial changes, the IDs compared with a full encode after every one.
 
 A rope case is one rope and `OPERATIONS` changes of it, the first of which sets its text. Of every hundred ropes one has
-a text over `HUGE` characters, and nine one over `LARGE`, after each of its operations. Places of changes: anywhere, on
-the seams of the rope's chunks, on cuts, and on the borders of literals; what is put in is drawn from `Texts`.
+a text over `HUGE` characters, and nine one over `LARGE`, after each of its operations. Fifty of the others are cut as
+closely as a rope can be (`CloseEncoder`): short texts then have as many seams as long ones. Changes are made anywhere,
+on the seams of the rope's chunks, on cuts, and on the borders of literals; what is put in is drawn from `Texts`.
 
 After an operation these must hold: the IDs are the reference's for the whole text, the text is the text, and
 `Splice.first_changed` is exact.
@@ -19,12 +20,12 @@ import numpy as np
 
 from toktier.campaign.subject import Subject
 from toktier.campaign.texts import MARKS, Texts
+from toktier.chunks import SMALL, ChunkEncoder
 from toktier.ids import Ids
 from toktier.rope import Rope, Splice
 
 OPERATIONS = 10
 LARGE, HUGE = 20_000, 200_000
-_OF_HUGE, _OF_LARGE = 5, range(10, 100, 10)
 _ACTIONS = {
     "append": 5, "insert": 3, "replace": 3, "delete": 3, "edit": 3, "seam": 5, "literal": 3, "truncate": 2, "set": 3,
     "run": 1,
@@ -83,10 +84,34 @@ class Account:
 
 def floor_of(case: int) -> int:
     """How many characters the texts of rope number ``case`` have at least."""
-    place = case % 100
-    if place == _OF_HUGE:
-        return HUGE + 1
-    return LARGE + 1 if place in _OF_LARGE else 0
+    if case % 10 != 5:
+        return 0
+    return HUGE + 1 if case % 100 == 55 else LARGE + 1
+
+
+def is_close(case: int) -> bool:
+    """Whether rope number ``case`` is cut as closely as can be."""
+    return case % 2 == 0
+
+
+@dataclass(frozen=True)
+class CloseEncoder(ChunkEncoder):
+    """Chunks end at the first cut that leaves `SMALL` characters, below which a rope keeps none."""
+
+    def pieces(self, text: str, at_end: bool) -> list[str]:
+        assert self.rule is not None
+        out: list[str] = []
+        start = 0
+        for cut in self.rule.cuts(text).tolist():
+            if cut - start >= SMALL and (at_end or len(text) - cut >= SMALL):
+                out.append(text[start:cut])
+                start = cut
+        return [*out, text[start:]]
+
+
+def close(encoder: ChunkEncoder) -> CloseEncoder:
+    """The same rule and engines."""
+    return CloseEncoder(encoder.rule, encoder.window, encoder.reference, encoder.marker)
 
 
 def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) -> BadChange | None:
@@ -95,7 +120,7 @@ def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) 
     size = floor + rng.randint(0, floor // 50)
     if not floor:
         size = int(300 * 12 ** rng.random()) if rng.random() < 0.9 else rng.randint(1, 300)
-    rope, text = subject.rope(subject.encoder), ""
+    rope, text = subject.rope(close(subject.encoder) if is_close(case) else subject.encoder), ""
     ids = subject.reference.encode(text)
     change = Change("begin", 0, 0, subject.texts.long(rng, size), whole=True)
     for step in range(OPERATIONS):

@@ -119,7 +119,8 @@ def _without_interior(subject: Subject, rng: random.Random) -> Fault | Harmless:
 def _around(texts: Texts, rng: random.Random, middle: str) -> str:
     """``middle`` in a text: in a literal that holds it, where there is one, or among a few pieces."""
     if rng.random() < 0.3:
-        holding = [literal for literal in texts.literals[:512] if middle[:2] in literal]
+        some = texts.literals if len(texts.literals) <= 512 else rng.sample(texts.literals, 512)
+        holding = [literal for literal in some if middle[:2] in literal]
         if holding:
             return rng.choice(holding)
     return texts.pieces(rng, rng.randint(0, 3)) + middle + texts.pieces(rng, rng.randint(0, 3))
@@ -165,7 +166,8 @@ def _boundary(subject: Subject, rng: random.Random) -> Iterator[_Candidate]:
 
         def text(r: random.Random, k: int = k) -> str:
             a, b = r.choice(asking)
-            return _around(texts, r, texts.char(r, a) + _first(texts, r, b) + texts.char(r, k))
+            pair = next((t for t in (texts.taken_apart(r) for _ in range(8)) if texts.class_of(t[-1]) == k), "")
+            return _around(texts, r, texts.char(r, a) + (pair or _first(texts, r, b) + texts.char(r, k)))
 
         yield _Candidate(f"class {k} made a boundary", replace(table, boundary=_with(table.boundary, (k,), True)), text)
 
@@ -219,6 +221,10 @@ _TABLES: Mapping[str, Callable[[Subject, random.Random], Iterator[_Candidate]]] 
 
 def _composing(texts: Texts, rng: random.Random, b: int) -> str:
     """A character of class ``b`` and something that may compose with it."""
+    for _ in range(8):
+        apart = texts.taken_apart(rng)
+        if len(apart) > 1 and texts.class_of(apart[0]) == b:
+            return apart
     return _first(texts, rng, b) + rng.choice((rng.choice(MARKS), rng.choice("\u0301\u0308\u030a\u0338\u0327")))
 
 

@@ -52,17 +52,22 @@ class RopeTally:
 
     ropes: int = 0
     account: Account = field(default_factory=Account)
+    close: Account = field(default_factory=Account)
+    """Those on ropes that are cut closely (`toktier.campaign.edits.CloseEncoder`)."""
 
     @property
     def done(self) -> int:
-        return self.account.operations
+        return self.account.operations + self.close.operations
 
     def add(self, other: RopeTally) -> None:
         self.ropes += other.ropes
         self.account.add(other.account)
+        self.close.add(other.close)
 
     def json(self) -> dict[str, Any]:
-        account = self.account
+        account = Account()
+        account.add(self.account)
+        account.add(self.close)
         families = {
             name: {"operations": count, "failures": account.failures[name]}
             for name, count in sorted(account.families.items())
@@ -74,12 +79,21 @@ class RopeTally:
             "over_200k_characters": account.huge,
             "characters": account.chars,
             "characters_encoded": account.scanned,
-            "repaired": account.repaired,
-            "repaired_share": round(account.repaired / account.operations, 4) if account.operations else None,
-            "encoded_in_full": dict(sorted(account.full.items())),
+            "repaired": _repaired(self.account),
+            "repaired_when_cut_closely": _repaired(self.close),
             "failures": account.failures.total(),
             "families": families,
         }
+
+
+def _repaired(account: Account) -> dict[str, Any]:
+    """How many operations took the repair path, and why the others did not."""
+    return {
+        "operations": account.operations,
+        "repaired": account.repaired,
+        "share": round(account.repaired / account.operations, 4) if account.operations else None,
+        "encoded_in_full": dict(sorted(account.full.items())),
+    }
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -19,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,7 +77,9 @@ class Plan:
     @property
     def processes(self) -> int:
         """``jobs`` with 0 resolved."""
-        return self.jobs or len(os.sched_getaffinity(0))
+        if self.jobs:
+            return self.jobs
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Row(Protocol):
@@ -278,14 +283,41 @@ def _pool(plan: Plan, setup: Setup, here: Worker) -> Iterator[Callable[[Any], Fu
 
         yield at_once
         return
+    resource_tracker.ensure_running()  # by itself it would undo the mask below, in the middle of a start
     pool = ProcessPoolExecutor(
         plan.processes, multiprocessing.get_context("spawn"), initializer=worker.start, initargs=(setup,)
     )
+
+    def submit(block: Any) -> Future[Any]:
+        with _undisturbed():  # this may start a process
+            return pool.submit(worker.run_block, block)
+
     try:
-        yield lambda block: pool.submit(worker.run_block, block)
+        yield submit
     finally:
         # blocks that are under way take a second or two; a process is never killed in the middle of one
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _undisturbed():
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block ends, and processes that start in it never see one: they inherit the mask.
+
+    The mask alone is not enough here: another thread may take the signal, and Python would still raise in this one.
+    """
+    came: list[int] = []
+    here = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if here:
+            signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _report(tokenizer: FrozenTokenizer, plan: Plan, real: Sequence[str]) -> Report:

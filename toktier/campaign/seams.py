@@ -105,7 +105,14 @@ class Seams:
     def _pieces(self, part: str, before: str) -> list[str]:
         if not before:
             return self._reference.pieces(part)
-        return self._reference.pieces(before + part)[len(self._reference.pieces(before)) :]
+        # what ``before`` became is taken off by its length: it may share its last piece with the part (lemma 3)
+        gone = sum(map(len, self._reference.pieces(before)))
+        kept: list[str] = []
+        for piece in self._reference.pieces(before + part):
+            if gone < len(piece) or (gone == 0 and not piece):
+                kept.append(piece[gone:])
+            gone = max(0, gone - len(piece))
+        return kept
 
     def _may_lie_inside(self, text: str, cut: int) -> bool:
         table = self._rule.table

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from toktier.campaign.texts import Texts
-from toktier.certificate.selfcheck import Reference as Judge
 from toktier.certificate.table import TableCuts
 from toktier.chunks import ChunkEncoder
-from toktier.engines.base import Engine
+from toktier.engines.base import Reference
 from toktier.rope import Rope
 from toktier.tokenizer import FrozenTokenizer
-
-
-class Reference(Judge, Engine, Protocol):
-    """T and the pieces that it is made of."""
 
 
 @dataclass(frozen=True)

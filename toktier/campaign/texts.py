@@ -7,7 +7,9 @@ function of its case; the `Texts` object itself never changes.
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -53,6 +55,7 @@ class Texts:
         self.classes = sorted(self._runs)
         """Classes that hold a character other than surrogates."""
         self.literals = [literal for literal in literals if literal]
+        self._shapes = self._shapes_of(self.literals)
         self.real = [text for text in real if text]
         left, right = np.nonzero(table.matrix != NO)
         self.pairs = [
@@ -73,6 +76,13 @@ class Texts:
         """The class of a character."""
         return int(self._class_of[ord(character)])
 
+    def _shapes_of(self, literals: Sequence[str]) -> list[list[str]]:
+        """Literals by the row of their characters' classes, repeats told once."""
+        shapes: dict[tuple[int, ...], list[str]] = {}
+        for literal in literals:
+            shapes.setdefault(tuple(k for k, _ in groupby(map(self.class_of, literal))), []).append(literal)
+        return list(shapes.values())
+
     # small parts
 
     def char(self, rng: random.Random, k: int | None = None) -> str:
@@ -87,11 +97,20 @@ class Texts:
         run = rng.randrange(len(self._starts))
         return chr(rng.choice((self._starts[run], self._ends[run])))
 
+    def literal(self, rng: random.Random) -> str:
+        """A literal: every shape is as likely as every other, for some tokenizers have thousands of one shape."""
+        return rng.choice(rng.choice(self._shapes))
+
+    def taken_apart(self, rng: random.Random) -> str:
+        """A character's canonical decomposition, which a normalizer may put together again."""
+        character = self.char(rng) if rng.random() < 0.5 else rng.choice(BASES)
+        return unicodedata.normalize("NFD", character)
+
     def fragment(self, rng: random.Random) -> str:
         """A literal, whole or in part."""
         if not self.literals:
             return rng.choice(("<|x|>", "</s>"))
-        literal = rng.choice(self.literals)
+        literal = self.literal(rng)
         start = rng.choice((0, 0, rng.randrange(len(literal))))
         return literal[start : rng.choice((len(literal), len(literal), rng.randint(start, len(literal))))]
 
@@ -116,6 +135,8 @@ class Texts:
 
     def _odd(self, rng: random.Random) -> str:
         roll = rng.random()
+        if roll < 0.1:
+            return self.taken_apart(rng)
         if roll < 0.35:
             return rng.choice(BASES) + "".join(rng.choices(MARKS, k=rng.randint(1, 3)))
         if roll < 0.5:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -17,16 +16,19 @@ from pathlib import Path
 
 import structlog
 
-from toktier.campaign.edits import Account, BadChange, Change, apply, run_rope
+from toktier.campaign.edits import Account, BadChange, Change, apply, close, floor_of, is_close, run_rope
 from toktier.campaign.minimise import escaped, smallest
 from toktier.campaign.plants import Fault, Harmless, plant
 from toktier.campaign.report import KEPT, CutTally, Failure, PlantReport, RopeTally
 from toktier.campaign.seams import Seams
 from toktier.campaign.subject import Subject, subject_of
+from toktier.chunks import ChunkEncoder
 from toktier.tokenizer import FrozenTokenizer
 
 CUT_CASES, ROPES = 160, 5
 """Cases in a block."""
+WITHOUT_FAULT = "without the fault"
+"""Where a failure was found that is there although nothing was planted."""
 _SHOWN = 3
 """Failures of one block that are made small and told."""
 
@@ -122,7 +124,8 @@ class Worker:
         tally = RopeTally()
         failures: list[Failure] = []
         for case in range(block.number * ROPES, (block.number + 1) * ROPES):
-            bad = run_rope(self.subject, case, self._rng("ropes", case), tally.account)
+            account = tally.close if is_close(case) else tally.account
+            bad = run_rope(self.subject, case, self._rng("ropes", case), account)
             tally.ropes += 1
             if bad is not None and len(failures) < _SHOWN:
                 failures.append(self._small_change(case, bad))
@@ -135,21 +138,21 @@ class Worker:
         if isinstance(fault, Harmless):
             report = PlantReport(block.kind, "", fault.candidates, "", None)
         else:
-            report = Worker(fault.subject, self._seed)._find(fault, block)
+            report = Worker(fault.subject, self._seed)._find(fault, block, self)
         return PlantResult(report, time.process_time() - started)
 
-    def _find(self, fault: Fault, block: PlantBlock) -> PlantReport:
+    def _find(self, fault: Fault, block: PlantBlock, sound: Worker) -> PlantReport:
         report = PlantReport(fault.kind, fault.what, fault.harmless, _quoted(fault.witness), caught=False)
         needed = number = 0
         in_ropes = fault.kind.startswith("splice")
         while needed < (block.operations if in_ropes else block.checks):
-            failure, done = self._rope_block(number) if in_ropes else self._cut_block(number)
+            failure, done = self._plant_rope(number, sound) if in_ropes else self._plant_cut(number, sound)
             needed += done
             number += 1
             if failure is not None:
                 return replace(
                     report,
-                    caught=True,
+                    caught=failure.where != WITHOUT_FAULT,
                     by=f"{failure.where}: {failure.family}, {failure.fault}",
                     needed=needed,
                     smallest=failure.text,
@@ -157,16 +160,25 @@ class Worker:
                 )
         return replace(report, needed=needed)
 
-    def _cut_block(self, case: int) -> tuple[Failure | None, int]:
+    def _plant_cut(self, case: int, sound: Worker) -> tuple[Failure | None, int]:
         text, family = self._cut_case(case)
         checks, bad = self._seams.check(text)
-        return (self._small_cut("cuts", case, family, text) if bad else None), checks
+        if bad is None:
+            return None, checks
+        where = WITHOUT_FAULT if sound._seams.check(text)[1] else "cuts"
+        return self._small_cut(where, case, family, text), checks
 
-    def _rope_block(self, case: int) -> tuple[Failure | None, int]:
+    def _plant_rope(self, case: int, sound: Worker) -> tuple[Failure | None, int]:
+        if floor_of(case):
+            return None, 0  # a fault of the splice does not need the long texts
         account = Account()
-        # short texts first: a fault in the splice does not need the long ones
-        bad = run_rope(self.subject, case * 100 + 2, self._rng("ropes", case), account)
-        return (self._small_change(case, bad) if bad else None), account.operations
+        bad = run_rope(self.subject, case, self._rng("ropes", case), account)
+        if bad is None:
+            return None, account.operations
+        failure = self._small_change(case, bad)
+        if run_rope(sound.subject, case, self._rng("ropes", case), Account()):
+            failure = replace(failure, where=WITHOUT_FAULT)
+        return failure, account.operations
 
     def _cut_case(self, case: int) -> tuple[str, str]:
         families = self.subject.texts.families
@@ -196,16 +208,17 @@ class Worker:
         if bad.fault == "ids" and self._seams.check(after)[1] is not None:
             return self._small_cut("ropes", case, bad.change.family, after)
         before, change = bad.before, bad.change
+        encoder = close(self.subject.encoder) if is_close(case) else self.subject.encoder
         head, tail, removed = before[: change.start], before[change.end :], before[change.start : change.end]
 
         def made(head: str, removed: str, tail: str, new: str) -> tuple[str, Change]:
             return head + removed + tail, replace(change, start=len(head), end=len(head) + len(removed), new=new)
 
         def fails(head: str, removed: str, tail: str, new: str) -> bool:
-            return self._fails(*made(head, removed, tail, new), bad.fault)
+            return self._fails(*made(head, removed, tail, new), bad.fault, encoder)
 
         if fails(head, removed, tail, change.new):
-            budget = max(10, 1_000_000 // (len(before) + 1))
+            budget = max(10, 200_000 // (len(before) + 1))
             new = smallest(change.new, lambda t: fails(head, removed, tail, t), budget=budget) if change.new else ""
             tail = smallest(tail, lambda t: fails(head, removed, t, new), budget=budget) if tail else ""
             head = smallest(head, lambda t: fails(t, removed, tail, new), budget=budget) if head else ""
@@ -220,9 +233,9 @@ class Worker:
         }
         return Failure("ropes", case, change.family, bad.fault, _quoted(before), len(before), change=told)
 
-    def _fails(self, before: str, change: Change, fault: str) -> bool:
+    def _fails(self, before: str, change: Change, fault: str, encoder: ChunkEncoder) -> bool:
         encode = self.subject.reference.encode
-        rope = self.subject.rope(self.subject.encoder)
+        rope = self.subject.rope(encoder)
         rope.set(before)
         after = change.of(before)
         return apply(rope, change, after, encode(before), encode(after)) == fault
@@ -240,7 +253,6 @@ _worker: Worker | None = None
 def start(setup: Setup) -> None:
     """In a new process: load the tokenizer; one thread, for the other cores have processes of their own."""
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")  # read by the engines at their first batch
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),

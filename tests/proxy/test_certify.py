@@ -1,0 +1,179 @@
+"""`toktier certify` as a user meets it: exit codes, the report, its JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import structlog
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from proxy.certify import EXAMPLES, inspect
+from proxy.certify_print import show
+from proxy.certify_words import classes_in_words, kind, shown
+from proxy.cli import app
+from tests.support.campaigns import folder_of, qwen
+from tests.support.tokenizer_files import CACHE, bpe, write
+from toktier.certificate import certificate as certificates
+from toktier.tokenizer import EMBEDDED
+
+TEXT = "the fox, 12 dogs.\n" * 20 + "x" * 50
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(CACHE))
+    monkeypatch.delenv("TOKTIER_CONFIG", raising=False)
+    yield
+    structlog.reset_defaults()
+
+
+def certify(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["certify", *map(str, arguments)], catch_exceptions=False)
+
+
+def refused_spec() -> dict[str, object]:
+    spec = bpe(["a", "b", "ab"], ["a b"])
+    spec["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": r"(?<=a)b"}, "behavior": "Isolated", "invert": False}
+    return spec
+
+
+def test_a_certified_tokenizer(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT, "utf-8")
+    result = certify("embedded", "--json", "--text", text)
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert told.keys() == {
+        "result", "tokenizer", "versions", "seconds", "refusal", "certificate", "classes", "examples", "text",
+    }  # fmt: skip
+    assert told["result"] == "certified"
+    assert told["refusal"] is None
+    assert told["certificate"]["cut_pairs"] > 50
+    assert told["certificate"]["normalizer"] == "NFC"
+    assert told["certificate"]["stages"][0]["type"] == "split"
+    cuts = qwen().rule.cuts(TEXT).tolist()
+    edges = [0, *cuts, len(TEXT)]
+    assert told["text"] == {
+        "source": str(text),
+        "characters": len(TEXT),
+        "cuts": len(cuts),
+        "share": round(len(cuts) / (len(TEXT) - 1), 4),
+        "mean_distance": round(len(TEXT) / (len(cuts) + 1), 2),
+        "longest": max(b - a for a, b in pairwise(edges)),
+        "longest_at": edges[-2],
+    }
+    assert 0 < len(told["examples"]) <= EXAMPLES
+    words = {(e["left"], e["right"]): e for e in told["examples"]}
+    letter_space = words["a letter", "a space"]
+    assert letter_space["met"] == letter_space["cuts"] == 20
+    assert letter_space["quote"] == ["the", " fox, 12 dog"]
+
+
+def test_the_report_for_people_names_every_stage() -> None:
+    result = certify("embedded")
+    assert result.exit_code == 0
+    for part in (
+        "normalizer    NFC",
+        "pre-tokenizer split (?i:'s|'t",
+        "model         BPE",
+        "added tokens  26",
+        "interior      no",
+        "a letter, then a space: always (",
+        "on a built-in sample",
+        "the longest stretch without one has",
+    ):
+        assert part in result.stdout
+    assert "depend on the next character" in result.stdout
+
+
+def test_an_interior_tokenizer_says_so(tmp_path: Path) -> None:
+    result = certify(folder_of("prepend", tmp_path))
+    assert result.exit_code == 0
+    assert "interior      yes" in result.stdout
+    assert "Prepend" in result.stdout
+    assert "by the merges" in result.stdout
+
+
+def test_a_refusal_names_construct_and_place(tmp_path: Path) -> None:
+    folder = write(tmp_path / "t", refused_spec())
+    result = certify(folder)
+    assert result.exit_code == 3
+    assert "look-behind" in result.stdout.replace("lookbehind", "look-behind")
+    assert "pre_tokenizer" in result.stdout
+    told = json.loads(certify(folder, "--json").stdout)
+    assert told["result"] == "refused"
+    assert told["refusal"]["place"].startswith("pre_tokenizer")
+    assert "certificate" not in told
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"model": {"type": "BPE"}}', '{"model": {"type": "X", "vocab": {}}}', "\x00\ufffe"],
+)
+def test_an_unusable_file_is_exit_code_2_and_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content, "utf-8")
+    result = certify(path)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("toktier: ")
+
+
+def test_other_wrong_arguments_are_exit_code_2(tmp_path: Path) -> None:
+    for arguments in (
+        [tmp_path / "absent"],
+        ["no/such-hub-id"],
+        ["https://h/t.json"],
+        ["embedded", "--text", tmp_path / "absent.txt"],
+    ):
+        result = certify(*arguments)
+        assert result.exit_code == 2
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_broken_configuration_is_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKTIER_SERVER__PORT", "x")
+    result = certify("embedded")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("toktier: server.port")
+
+
+def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check against the engine at load is part of what is reported."""
+    from toktier.errors import Refusal
+
+    def fails(*_: object, **__: object) -> int:
+        raise Refusal("self-check", "IDs at a certified cut")
+
+    monkeypatch.setattr(certificates, "self_check", fails)
+    report = inspect(EMBEDDED, {"t": TEXT}, cache_dir=CACHE)
+    assert report.refusal == {"construct": "self-check", "place": "IDs at a certified cut"}
+    out = io.StringIO()
+    show(report, Console(file=out, width=100))
+    assert "self-check, at IDs at a certified cut" in out.getvalue()
+
+
+def test_classes_are_put_in_words() -> None:
+    told = classes_in_words(qwen().rule.table)
+    members = sum(entry["members"] for entry in told)
+    assert members == 0x110000 - 2048
+    by_words = {entry["words"] for entry in told}
+    assert "a letter" in by_words
+    assert any("digit" in words for words in by_words)
+    space = next(entry for entry in told if " " in entry["examples"])
+    assert space["after_cuts"]
+    assert [kind(c) for c in "a \n7!+"] == [
+        "a letter", "a space", "a line feed", "a digit or number", "punctuation", "a symbol",
+    ]  # fmt: skip
+    assert [kind(c) for c in "\u4e2d\u3042\uac00\u0301\u0378\u200d\x00\u3000"] == [
+        "a CJK character", "a CJK character", "a CJK character", "a combining mark", "an unassigned character",
+        "a format character", "a control character", "a blank",
+    ]  # fmt: skip
+    assert shown("a\n\u202e\u00e9") == "a<U+000A><U+202E>\u00e9"
