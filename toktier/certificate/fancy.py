@@ -15,6 +15,7 @@ Readings that differ from `oniguruma` (each is a test against tiktoken):
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
 from toktier.certificate.nodes import GREEDY, LAZY, POSSESSIVE, Atom, Look, Node, Repeat
 from toktier.certificate.oniguruma import CONTROL_ESCAPES, LITERAL_ESCAPES, OPTIONS, Parser
@@ -32,6 +33,7 @@ class FancyParser(Parser):
     escapes = frozenset("dDwWsShHNO") | CONTROL_ESCAPES | (LITERAL_ESCAPES - frozenset("<>"))
     forms = (_NUMERIC, _PROPERTY)
     named = _NAMED
+    ends = MappingProxyType({"$": "(?s:.)", "\\z": "(?s:.)"})
 
     def __init__(self, pattern: str, where: str) -> None:
         super().__init__(pattern, where)
@@ -50,14 +52,6 @@ class FancyParser(Parser):
         if option is not None and self._leaky[-1]:
             raise self.refusal("option that holds behind its group", start)
         return option
-
-    def anchor(self) -> Node | None:
-        place = f"{self.where}, character {self.at}"
-        for end in ("$", "\\z"):
-            if self.s.startswith(end, self.at):
-                self.at += len(end)
-                return Look(True, (Atom("(?s:.)", place),))
-        return super().anchor()
 
     def atom(self, text: str, flags: str, place: str) -> Atom:
         return Atom(f"(?{flags}:{text})", place)

@@ -1,14 +1,17 @@
-"""Split patterns as `tokenizers` reads them: Oniguruma, Ruby syntax.
+r"""Split patterns as `tokenizers` reads them: Oniguruma, Ruby syntax.
 
 Readings that differ from other dialects (each is a test against the engine):
 - ``x{n,m}+`` repeats the group ``(?:x{n,m})``, it is not possessive; ``x{n}?`` is ``(?:x{n})?``, it is not lazy;
 - ``a(?i)b|c`` is ``a(?i:b|c)``: an isolated option runs to the end of the group, alternatives included;
-- ``x{,n}`` is ``x{0,n}``.
+- ``x{,n}`` is ``x{0,n}``;
+- ``$`` is the end of a line, with or without options: ``(?![^\n])``; ``\z`` is the end of the text. Both are read as
+  what they are, a negative lookahead of one character.
 """
 
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
 from toktier.certificate.nodes import (
     GREEDY,
@@ -50,6 +53,8 @@ class Parser:
     forms = (_NUMERIC, _PROPERTY)
     """Longer ones."""
     named = _NAMED
+    ends = MappingProxyType({"$": r"[^\n]", "\\z": "(?m:.)"})
+    """Anchors that hold where no such character follows."""
 
     def __init__(self, pattern: str, where: str) -> None:
         self.s = pattern
@@ -132,9 +137,14 @@ class Parser:
         return self.atom(text, flags, place) if flags else Atom(text, place)
 
     def anchor(self) -> Node | None:
-        """What an anchor at ``self.at`` stands for, read; None where there is none. Others are refused."""
-        if self.s[self.at] in "^$":
-            raise self.refusal(f"anchor {self.s[self.at]}")
+        """The lookahead that an anchor at ``self.at`` stands for, read; None where there is none. Refuses others."""
+        for end, follower in self.ends.items():
+            if self.s.startswith(end, self.at):
+                atom = Atom(follower, f"{self.where}, character {self.at}")
+                self.at += len(end)
+                return Look(True, (atom,))
+        if self.s[self.at] == "^":
+            raise self.refusal("anchor ^")
         return None
 
     def atom(self, text: str, flags: str, place: str) -> Atom:

@@ -7,11 +7,21 @@ import random
 import pytest
 
 from tests.support.regex_oracle import Oracle, engine_matches, repeats_empty
-from tests.support.split_cases import random_stage, strings
+from tests.support.split_cases import (
+    ALL_SPLITS,
+    broken_seams,
+    certified_pairs,
+    engine_split,
+    one_stage,
+    pieces_of,
+    random_stage,
+    strings,
+)
 from toktier.certificate.regex import Alt, Atom, Look, Repeat, Seq, parse, parse_string
 from toktier.errors import Refusal
 
 SHORT = strings("abC", 5)
+TEXTS = strings("ab \n", 5)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +55,11 @@ SHORT = strings("abC", 5)
         ("(?=a|b).", "abcab"),
         ("(?!(?i:A)).", "aAb"),
         (r"\s+(?!\S)|\s+", "a  b \n"),
+        (r"\s+$", "a  \n b  "),  # the end of a line, also before the last line feed and behind it
+        (r"a$|\n$|(?im:A$)", "a\na\r\nA\n"),
+        (r"a\z|\n\z", "a\na\n"),
+        (r"(?m:.)\z", "ab\n"),
+        ("[$a]b|[$]|[b$]$", "$ab$b"),
     ],
 )
 def test_reads_as_the_engine(pattern: str, text: str) -> None:
@@ -64,17 +79,28 @@ def test_random_patterns_read_as_the_engine() -> None:
             assert oracle.matches(text) == engine, (pattern, text)
 
 
+@pytest.mark.parametrize("pattern", [r"\s+$", "a$|[ab]", r"ab$|[\s\S]", r"[ab]++\z|a", "(?:a|$)b|b$", r"a+?$|\n$"])
+def test_the_end_of_a_line_keeps_seams_away(pattern: str) -> None:
+    """Lemma 1 where an end is read as a lookahead: every pair that is a cut, on all texts of up to five characters."""
+    for behaviour, invert in ALL_SPLITS:
+        pairs = certified_pairs(one_stage(pattern, behaviour, invert), "ab \n")
+        pieces = pieces_of(engine_split(pattern, behaviour, invert))
+        assert list(broken_seams(pairs, TEXTS, pieces)) == []
+    assert ("b", "\n") in certified_pairs(one_stage("b$|\n"), "b\n")
+    assert ("b", "a") not in certified_pairs(one_stage("b$|[ab]"), "ab")
+
+
 @pytest.mark.parametrize(
     ("pattern", "construct", "at"),
     [
         ("a(?<=b)", "look-behind", 1),
         ("a(?<!b)", "look-behind", 1),
         ("^a", "anchor ^", 0),
-        ("a$", "anchor $", 1),
+        (r"a\Z", r"anchor \Z", 1),
+        ("a$+", "quantified lookahead", 3),
         (r"a\b", "word boundary", 1),
         (r"\Aa", r"anchor \A", 0),
         (r"\Ga", r"anchor \G", 0),
-        (r"a\z", r"anchor \z", 1),
         (r"(a)\1", "back-reference, numeric or control escape", 3),
         (r"(?<n>a)\k<n>", "back-reference", 7),
         (r"\R|a", r"escape \R", 0),
