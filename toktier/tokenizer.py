@@ -248,9 +248,18 @@ def _without_tables(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reference(text: str, source: str) -> ReferenceEngine:
     try:
-        return ReferenceEngine(Tokenizer.from_str(text))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises plain Exception
         raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
+    for token in tokenizer.get_added_tokens_decoder().values():
+        gone = tokenizer.normalizer and token.normalized and not tokenizer.normalizer.normalize_str(token.content)
+        if gone and token.content:
+            # tokenizers then looks for the empty text, and beside some other tokens never ends
+            raise UnusableFile(
+                f"the added token {token.content!r} of {source} is searched for in normalized text, but the normalizer "
+                "leaves nothing of it; set its normalized to false"
+            )
+    return ReferenceEngine(tokenizer)
 
 
 def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificate | None, Refusal | None]:

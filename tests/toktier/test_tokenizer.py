@@ -96,6 +96,13 @@ def test_the_vocabulary_size_is_the_largest_id_of_the_engine(tmp_path: Path) -> 
         assert loaded.vocab_size == max(loaded.reference.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
+def _blank_under_strip(spec: dict[str, Any]) -> None:
+    """With a token "ab" that strips left beside it, tokenizers allocates without end on the text "a"."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    spec["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    spec["added_tokens"] = [{"id": 900, "content": " ", **flags}]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -105,6 +112,7 @@ def test_the_vocabulary_size_is_the_largest_id_of_the_engine(tmp_path: Path) -> 
         (lambda s: s["model"].update(vocab=1), "not readable"),
         (lambda s: s["model"].update(dropout=0.1), "dropout"),
         (lambda s: s.update(pre_tokenizer={"type": "Nothing"}), "not readable"),
+        (_blank_under_strip, "the added token ' ' .* leaves nothing of it"),
     ],
 )
 def test_unusable_files(tmp_path: Path, change: Any, message: str) -> None:
