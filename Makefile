@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test test-engine test-agent lint bench clean
+.PHONY: demo test campaign test-engine test-agent lint bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) (once; about a minute) =="
@@ -24,6 +24,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# A short differential campaign over every tokenizer of the test data; CAMPAIGN_SECONDS for each.
+CAMPAIGN_SECONDS ?= 15
+campaign: $(STAMP)
+	$(BIN)/python -m tools.campaigns $${TOKTIER_TEST_DATA:-../shared}/tokenizers --seconds $(CAMPAIGN_SECONDS)
 
 test-engine: $(STAMP)
 	TOKTIER_TEST_ENGINE=1 $(BIN)/python -m pytest tests/engine -m engine
