@@ -40,6 +40,7 @@ SURROGATES = range(0xD800, 0xE000)
 ENGINE = f"tokenizers {tokenizers.__version__}"
 PROBE_VERSION = 1
 _FEW = 64
+_BITS = 40
 
 
 class RegexEngine(Protocol):
@@ -159,14 +160,18 @@ def partition(sets: Sequence[Flips]) -> tuple[npt.NDArray[np.uint16], Mask]:
     """
     starts = np.unique(np.concatenate([np.zeros(1, np.uint32), *sets]))
     starts = starts[starts < CODE_POINTS]
-    rows = np.zeros((len(starts), len(sets)), np.bool_)
-    for k, flips in enumerate(sets):
-        rows[:, k] = contains(flips, starts)
-    signatures, of_start = np.unique(rows, axis=0, return_inverse=True)
-    if len(signatures) >= 1 << 16:
-        raise Refusal("more than 65,535 character classes", "partition")
+    # Sets seen through a rewrite to bytes flip at every other code point: whole rows would be slow to sort.
+    of_start = np.zeros(len(starts), np.int64)
+    for at in range(0, len(sets), _BITS):
+        for flips in sets[at : at + _BITS]:
+            of_start = of_start << 1 | contains(flips, starts)
+        found, of_start = np.unique(of_start, return_inverse=True)
+        if len(found) >= 1 << 16:
+            raise Refusal("more than 65,535 character classes", "partition")
+    _, first = np.unique(of_start, return_index=True)
+    signatures = [contains(flips, starts[first]) for flips in sets]
     lengths = np.diff(np.append(starts, CODE_POINTS))
-    return np.repeat(of_start.reshape(-1).astype(np.uint16), lengths), np.ascontiguousarray(signatures.T)
+    return np.repeat(of_start.astype(np.uint16), lengths), np.array(signatures, np.bool_).reshape(len(sets), len(first))
 
 
 class Probe:

@@ -110,6 +110,20 @@ def test_partition_is_the_coarsest() -> None:
     assert classes[10] == classes[14] != classes[15] != classes[16] == classes[19]
 
 
+def test_partition_by_many_sets() -> None:
+    """More sets than one pass takes, some of which flip at every code point."""
+    rng = np.random.default_rng(0)
+    masks = [rng.random(CODE_POINTS) < 0.5 for _ in range(3)]
+    masks += [np.arange(CODE_POINTS) == c for c in rng.integers(0, 300, 90)]
+    masks = [mask & (np.arange(CODE_POINTS) < 2000) for mask in masks]
+    classes, holds = partition([flips_of(mask) for mask in masks])
+    rows, expected = np.unique(np.array(masks)[:, :3000], axis=1, return_inverse=True)
+    assert np.array_equal(classes[:3000], expected)
+    assert np.array_equal(holds, rows)
+    assert (classes[3000:] == classes[2999]).all()
+    assert partition([])[0].max() == 0
+
+
 def test_disk_cache(tmp_path: Path) -> None:
     first = Probe(tmp_path)
     told = first.atoms([atom("[ab]")])[0]
