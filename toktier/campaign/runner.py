@@ -62,7 +62,10 @@ class ProcessLost(TokTierError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much: cut checks, rope operations, seconds (None: no limit). ``plants``: faults of each kind instead."""
+    """How much: cut checks, rope operations, seconds once loaded (None: no limit).
+
+    ``plants``: faults of each kind, instead of all that.
+    """
 
     cases: int = 1_000_000
     rope_ops: int = 100_000
@@ -219,7 +222,7 @@ def run(
         report.cuts, report.ropes = CutTally(), RopeTally()
         rows += [_Cuts(report, plan.cases, report.cuts), _Ropes(report, plan.rope_ops, report.ropes)]
     setup = Setup(str(source), revision, cache_dir, tuple(real), plan.seed)
-    deadline = None if plan.seconds is None else started + plan.seconds
+    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
     report.cpu_seconds = 0.0
     try:
         with _pool(plan, setup, Worker(subject, plan.seed)) as submit:
