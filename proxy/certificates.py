@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -17,13 +18,26 @@ from toktier.errors import Refusal, UnusableFile
 from toktier.tokenizer import EMBEDDED
 
 
-def certify(source: str, texts: Sequence[Path], revision: str | None, cache_dir: Path, *, as_json: bool) -> Exit:
+@dataclass(frozen=True)
+class Source:
+    """The tokenizer that a command names, as `FrozenTokenizer.load` takes it."""
+
+    name: str
+    revision: str | None = None
+    sidecar: Path | None = None
+
+    @property
+    def path(self) -> str | Path:
+        return EMBEDDED if self.name == EMBEDDED_TOKENIZER else self.name
+
+
+def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: bool) -> Exit:
     """Prints the report on a tokenizer, or one line on standard error where it cannot be read."""
     noise = logs.configure(Log(level="error"), stream=2)
     try:
         named = dict(zip(map(str, texts), corpus.read(texts), strict=True))
         named = named or {"a built-in sample": "".join(corpus.built_in())}
-        report = inspect(_source(source), named, revision=revision, cache_dir=cache_dir)
+        report = inspect(source.path, named, revision=source.revision, sidecar=source.sidecar, cache_dir=cache_dir)
     except UnusableFile as error:
         return _unusable(error)
     finally:
@@ -37,9 +51,7 @@ def certify(source: str, texts: Sequence[Path], revision: str | None, cache_dir:
     return report.exit_code
 
 
-def campaign(
-    source: str, texts: Sequence[Path], revision: str | None, cache_dir: Path, plan: Plan, *, as_json: bool
-) -> Exit:
+def campaign(source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, *, as_json: bool) -> Exit:
     """Runs a campaign and prints its report."""
     from proxy.campaign_print import bar, show
 
@@ -47,7 +59,15 @@ def campaign(
     try:
         real = (*corpus.built_in(), *corpus.read(texts))
         with bar(wanted=not as_json) as progress:
-            report = run(_source(source), plan, revision=revision, cache_dir=cache_dir, real=real, progress=progress)
+            report = run(
+                source.path,
+                plan,
+                revision=source.revision,
+                sidecar=source.sidecar,
+                cache_dir=cache_dir,
+                real=real,
+                progress=progress,
+            )
     except UnusableFile as error:
         return _unusable(error)
     except Refusal as refusal:
@@ -65,10 +85,6 @@ def campaign(
     if report.diverged:
         return Exit.DIVERGENCE
     return Exit.INTERRUPTED if report.ended == "interrupted" else Exit.OK
-
-
-def _source(source: str) -> str | Path:
-    return EMBEDDED if source == EMBEDDED_TOKENIZER else source
 
 
 def _unusable(error: UnusableFile) -> Exit:

@@ -111,11 +111,16 @@ class Report:
 
 
 def inspect(
-    source: str | Path, texts: Mapping[str, str], *, revision: str | None = None, cache_dir: Path | None = None
+    source: str | Path,
+    texts: Mapping[str, str],
+    *,
+    revision: str | None = None,
+    sidecar: Path | None = None,
+    cache_dir: Path | None = None,
 ) -> Report:
     """The report on a tokenizer. ``texts``: by name, taken as one. Raises `UnusableFile`."""
     started = time.perf_counter()
-    tokenizer = FrozenTokenizer.load(source, revision=revision, cache_dir=cache_dir, window=False)
+    tokenizer = FrozenTokenizer.load(source, revision=revision, sidecar=sidecar, cache_dir=cache_dir, window=False)
     seconds = round(time.perf_counter() - started, 2)
     report = Report(tokenizer.source, tokenizer.revision, tokenizer.digest, list(tokenizer.versions), seconds)
     certificate = tokenizer.certificate

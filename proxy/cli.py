@@ -204,6 +204,9 @@ def embedded(
 TokenizerArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Folder, tokenizer.json, rank file (also .xz), hub id, or 'embedded'.")
 ]
+SidecarOption = Annotated[
+    Path | None, typer.Option("--sidecar", help="Pattern and special tokens of a rank file, if not beside it.")
+]
 TextsOption = Annotated[list[Path] | None, typer.Option("--text", help="UTF-8 text to look at; may be repeated.")]
 
 
@@ -212,12 +215,14 @@ def certify(
     path: TokenizerArgument,
     text: TextsOption = None,
     revision: RevisionOption = None,
+    sidecar: SidecarOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say where a tokenizer's texts can be cut, and why. Exit code 0: certified; 3: refused; 2: unusable file."""
     from proxy import certificates
 
-    raise typer.Exit(certificates.certify(path, text or [], revision, _cache_dir(), as_json=as_json))
+    source = certificates.Source(path, revision, sidecar)
+    raise typer.Exit(certificates.certify(source, text or [], _cache_dir(), as_json=as_json))
 
 
 @app.command()
@@ -231,14 +236,16 @@ def campaign(
     plant: Annotated[bool, typer.Option("--plant", help="Plant faults instead, each of which must be found.")] = False,
     text: TextsOption = None,
     revision: RevisionOption = None,
+    sidecar: SidecarOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare cuts and ropes with the reference, at length. Exit code 0: equal; 1: divergence; 2, 3: as certify."""
     from proxy import certificates
     from toktier.campaign.runner import PLANTS, Plan
 
+    source = certificates.Source(path, revision, sidecar)
     plan = Plan(cases, rope_ops, seconds, seed, jobs, plants=PLANTS if plant else 0)
-    raise typer.Exit(certificates.campaign(path, text or [], revision, _cache_dir(), plan, as_json=as_json))
+    raise typer.Exit(certificates.campaign(source, text or [], _cache_dir(), plan, as_json=as_json))
 
 
 def _cache_dir() -> Path:

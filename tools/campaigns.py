@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,23 +19,18 @@ from toktier.campaign import corpus
 from toktier.campaign.report import Report
 from toktier.campaign.runner import PLANTS, Plan, run
 from toktier.errors import TokTierError
+from toktier.rank_files import sidecar_names
 
 SIDECARS = Path(__file__).resolve().parent.parent / "conf" / "tiktoken"
 
 
-def tokenizers(folder: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """Names and folders that can be loaded. ``scratch`` takes links to rank files, with their sidecars beside them."""
+def tokenizers(folder: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Folders of tokenizers, and the sidecars of rank files that have none beside them."""
     for path in sorted(p for p in folder.iterdir() if p.is_dir()):
         ranks = next(path.glob("*.tiktoken*"), None)
-        sidecar = SIDECARS / f"{ranks.name.removesuffix('.xz')}.json" if ranks else None
-        if ranks is None or sidecar is None or not sidecar.is_file():
-            yield path.name, path
-            continue
-        made = scratch / path.name
-        made.mkdir()
-        (made / ranks.name).symlink_to(ranks.resolve())
-        (made / sidecar.name).write_bytes(sidecar.read_bytes())
-        yield path.name, made
+        names = sidecar_names(ranks.name) if ranks else ()
+        known = SIDECARS / names[0] if names and not any((path / name).exists() for name in names) else None
+        yield path, known if known and known.is_file() else None
 
 
 def line(name: str, report: Report) -> str:
@@ -74,23 +68,22 @@ def main() -> int:
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     code = 0
-    with tempfile.TemporaryDirectory(prefix="toktier-campaigns-") as scratch:
-        for name, path in tokenizers(args.folder, Path(scratch)):
-            if args.only and name not in args.only:
-                continue
-            try:
-                report = run(path, plan, cache_dir=cache_dir, real=corpus.built_in())
-            except TokTierError as error:
-                print(f"{name:<16} {type(error).__name__}: {error}", flush=True)
-                code = 1
-                continue
-            print(line(name, report), flush=True)
-            code |= int(report.diverged or report.ended == "interrupted")
-            if args.out:
-                suffix = "-plants" if args.plant else ""
-                (args.out / f"{name}{suffix}.json").write_text(json.dumps(report.json(), indent=1) + "\n", "utf-8")
-            if report.ended == "interrupted":
-                break
+    for path, sidecar in tokenizers(args.folder):
+        if args.only and path.name not in args.only:
+            continue
+        try:
+            report = run(path, plan, sidecar=sidecar, cache_dir=cache_dir, real=corpus.built_in())
+        except TokTierError as error:
+            print(f"{path.name:<16} {type(error).__name__}: {error}", flush=True)
+            code = 1
+            continue
+        print(line(path.name, report), flush=True)
+        code |= int(report.diverged or report.ended == "interrupted")
+        if args.out:
+            suffix = "-plants" if args.plant else ""
+            (args.out / f"{path.name}{suffix}.json").write_text(json.dumps(report.json(), indent=1) + "\n", "utf-8")
+        if report.ended == "interrupted":
+            break
     noise.close()
     return code
 

@@ -18,6 +18,7 @@ from proxy.certify_print import show
 from proxy.certify_words import classes_in_words, kind, shown
 from proxy.cli import app
 from tests.support.campaigns import folder_of, qwen
+from tests.support.rank_data import SMALL_SIDECAR, write_ranks
 from tests.support.tokenizer_files import CACHE, bpe, write
 from toktier.certificate import certificate as certificates
 from toktier.tokenizer import EMBEDDED
@@ -73,6 +74,20 @@ def test_a_certified_tokenizer(tmp_path: Path) -> None:
     letter_space = words["a letter", "a space"]
     assert letter_space["met"] == letter_space["cuts"] == 20
     assert letter_space["quote"] == ["the", " fox, 12 dog"]
+
+
+def test_a_rank_file_with_its_sidecar_elsewhere(tmp_path: Path) -> None:
+    ranks = write_ranks(tmp_path / "ranks", sidecar=None)
+    result = certify(ranks)
+    assert result.exit_code == 2
+    assert "holds ranks only" in result.stderr
+    sidecar = tmp_path / "other.json"
+    sidecar.write_text(json.dumps(SMALL_SIDECAR))
+    result = certify(ranks, "--sidecar", sidecar, "--json")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert told["certificate"]["engine"].startswith("tiktoken ")
+    assert told["certificate"]["stages"][0]["pattern"] == SMALL_SIDECAR["pat_str"]
 
 
 def test_the_report_for_people_names_every_stage() -> None:

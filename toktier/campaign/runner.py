@@ -196,17 +196,19 @@ def run(
     plan: Plan,
     *,
     revision: str | None = None,
+    sidecar: Path | None = None,
     cache_dir: Path | None = None,
     real: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Loads the tokenizer, then does what the plan says. ``real``: texts beside those that are drawn.
+    """Loads the tokenizer, then does what the plan says. ``real``: texts beside those that are drawn;
+    ``revision`` and ``sidecar`` as in `FrozenTokenizer.load`.
 
     Raises `UnusableFile`, the `Refusal` of a tokenizer without a certificate, and `ProcessLost`. An interrupt
     (Ctrl-C) ends it early; the report says so.
     """
     started = time.monotonic()
-    tokenizer = FrozenTokenizer.load(source, revision=revision, cache_dir=cache_dir)
+    tokenizer = FrozenTokenizer.load(source, revision=revision, sidecar=sidecar, cache_dir=cache_dir)
     subject = subject_of(tokenizer, real)
     report = _report(tokenizer, plan, real)
     rows: list[Any] = []
@@ -221,7 +223,7 @@ def run(
     else:
         report.cuts, report.ropes = CutTally(), RopeTally()
         rows += [_Cuts(report, plan.cases, report.cuts), _Ropes(report, plan.rope_ops, report.ropes)]
-    setup = Setup(str(source), revision, cache_dir, tuple(real), plan.seed)
+    setup = Setup(str(source), revision, sidecar, cache_dir, tuple(real), plan.seed)
     deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
     report.cpu_seconds = 0.0
     try:

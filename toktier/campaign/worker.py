@@ -39,6 +39,7 @@ class Setup:
 
     source: str
     revision: str | None
+    sidecar: Path | None
     cache_dir: Path | None
     real: tuple[str, ...]
     seed: int
@@ -258,7 +259,9 @@ def start(setup: Setup) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    tokenizer = FrozenTokenizer.load(setup.source, revision=setup.revision, cache_dir=setup.cache_dir)
+    tokenizer = FrozenTokenizer.load(
+        setup.source, revision=setup.revision, sidecar=setup.sidecar, cache_dir=setup.cache_dir
+    )
     _worker = Worker(subject_of(tokenizer, setup.real), setup.seed)
 
 
