@@ -119,7 +119,8 @@ def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) 
     floor = floor_of(case)
     size = floor + rng.randint(0, floor // 50)
     if not floor:
-        size = int(300 * 12 ** rng.random()) if rng.random() < 0.9 else rng.randint(1, 300)
+        least = 100 if is_close(case) else 300
+        size = int(least * 12 ** rng.random()) if rng.random() < 0.9 else rng.randint(1, 300)
     rope, text = subject.rope(close(subject.encoder) if is_close(case) else subject.encoder), ""
     ids = subject.reference.encode(text)
     change = Change("begin", 0, 0, subject.texts.long(rng, size), whole=True)
