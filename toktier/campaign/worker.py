@@ -254,7 +254,9 @@ _worker: Worker | None = None
 def start(setup: Setup) -> None:
     """In a new process: load the tokenizer; one thread, for the other cores have processes of their own."""
     global _worker
-    os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")  # read by the engines at their first batch
+    # read by the engines at their first batch
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
