@@ -6,7 +6,7 @@ A condition that is taken away must be noticed. `tests.support.attack` says how 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -48,8 +48,8 @@ def test_random_literals(seed: int) -> None:
 def with_rule(patch: pytest.MonkeyPatch, **given: object) -> None:
     """Rules that lack something."""
 
-    def changed(literals: Iterable[Literal], form: Callable[[str], str], space: Container[str]) -> LiteralRule:
-        return replace(literal_rule(literals, form, space), **given)
+    def changed(literals: Iterable[Literal], form: Callable[[str], str]) -> LiteralRule:
+        return replace(literal_rule(literals, form), **given)
 
     patch.setattr(derive, "literal_rule", changed)
 
@@ -88,7 +88,7 @@ def without_stripped_ends_of_segments(patch: pytest.MonkeyPatch) -> None:
 
 def without_normal_forms(patch: pytest.MonkeyPatch) -> None:
     """Normalised literals as they are in the file."""
-    patch.setattr(derive, "literal_rule", lambda literals, form, space: literal_rule(literals, str, space))
+    patch.setattr(derive, "literal_rule", lambda literals, form: literal_rule(literals, str))
 
 
 def without_images(patch: pytest.MonkeyPatch) -> None:

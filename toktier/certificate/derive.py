@@ -55,7 +55,8 @@ def derive(
     a and b after all operations, asked only where no split cuts between words (it costs a lookup for each position).
     Raises what ``unsplit`` raises."""
     sides = normalizer.sides
-    raw, normal = _literal_rules(literals, normalize, probe)
+    raw = literal_rule((lit for lit in literals if not lit.normalized), str)
+    normal = literal_rule((lit for lit in literals if lit.normalized), normalize)
     views = _views(ops, sides, probe)
     surrogates = np.array([SURROGATES.start, SURROGATES.stop], np.uint32)
     space = white_space(probe) if raw.strips or normal.strips else _EMPTY
@@ -81,8 +82,6 @@ def derive(
     if raw.strips or normal.strips:
         for a, b in ((raw_space, raw_space), (norm_left_space, norm_right_space)):
             base &= ~(a[:, None] & b[None, :])
-            if raw.holds_space or normal.holds_space:
-                base &= ~a[:, None] & ~b[None, :]
 
     rows: list[tuple[Mask, Mask]] = []
     for view in views:
@@ -188,16 +187,6 @@ class _Lens:
 
     def __call__(self, flips: Flips) -> Flips:
         return flips if self.clear else flips_of(pulled_back(mask_of(flips), self._image))
-
-
-def _literal_rules(
-    literals: Sequence[Literal], normalize: Callable[[str], str], probe: Probe
-) -> tuple[LiteralRule, LiteralRule]:
-    strips = any(lit.lstrip or lit.rstrip for lit in literals)
-    space = frozenset(map(chr, members(white_space(probe)).tolist())) if strips else frozenset[str]()
-    raw = literal_rule((lit for lit in literals if not lit.normalized), lambda text: text, space)
-    normal = literal_rule((lit for lit in literals if lit.normalized), normalize, space)
-    return raw, normal
 
 
 def _without_literals(

@@ -9,8 +9,6 @@ only between non-word characters. A seam leaves the extraction on both sides alo
   no stripping crosses the seam;
 - a does not end, and b does not begin, a ``single_word`` literal: then what counts as its neighbour is on its own side
   (cautious: only a word character opposite would matter);
-- neither a nor b is white space, if some literal strips and some literal contains white space: HF then yields
-  occurrences that overlap;
 - a does not end a literal, nor is it white space that one may have stripped, where a prefix is put before each segment
   (Prepend, ``add_prefix_space``): b would begin a segment in one text and not in another.
 
@@ -22,7 +20,7 @@ the text it searches without end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -59,7 +57,6 @@ class LiteralRule:
     after_space: set[int] = field(default_factory=set)
     strips: bool = False
     strips_right: bool = False
-    holds_space: bool = False
 
     def of_image(self, left: Image, right: Image) -> LiteralRule:
         """The same rule in terms of the characters whose images these are: ``left`` of a, ``right`` of b."""
@@ -73,7 +70,6 @@ class LiteralRule:
             after_space={q for y in self.after_space for q in b[y]},
             strips=self.strips,
             strips_right=self.strips_right,
-            holds_space=self.holds_space,
         )
 
     def points(self) -> set[int]:
@@ -96,8 +92,8 @@ class _Origins(dict[int, list[int]]):
         return self[x]
 
 
-def literal_rule(literals: Iterable[Literal], form: Callable[[str], str], space: Container[str]) -> LiteralRule:
-    """The rule of the literals of one pass. ``form``: what is looked for; ``space``: what is white space.
+def literal_rule(literals: Iterable[Literal], form: Callable[[str], str]) -> LiteralRule:
+    """The rule of the literals of one pass. ``form``: what is looked for.
 
     Raises `Refusal` for one of which ``form`` leaves nothing. An empty one is none to the engine.
     """
@@ -111,7 +107,6 @@ def literal_rule(literals: Iterable[Literal], form: Callable[[str], str], space:
         points = [ord(c) for c in text]
         rule.pairs.update(pairwise(points))
         rule.ends.add(points[-1])
-        rule.holds_space |= any(c in space for c in text)
         rule.strips |= lit.lstrip or lit.rstrip
         if lit.rstrip:
             rule.strips_right = True
