@@ -47,10 +47,8 @@ def pulled_back(inside: Mask, image: Image) -> Mask:
 
 def mask_of(flips: Flips) -> Mask:
     """A set as a mask over all code points, shape ``(0x110000,)``."""
-    steps = np.zeros(CODE_POINTS, np.uint8)
-    steps[flips] = 1
-    result: Mask = (np.cumsum(steps, dtype=np.uint8) & 1).astype(np.bool_)
-    return result
+    edges = np.concatenate([np.zeros(1, np.int64), flips, np.array([CODE_POINTS])])
+    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
 
 
 def pulled_back_set(flips: Flips, image: Image) -> Flips:
