@@ -97,7 +97,7 @@ def _tells(old: TableCuts, new: TableCuts, sound: Seams, text: str) -> bool:
 
 
 def _planted(subject: Subject, rule: TableCuts) -> Subject:
-    texts = Texts(rule.table, subject.texts.literals, subject.texts.real)
+    texts = Texts(rule.table, subject.texts.literals, subject.texts.real, subject.texts.merged)
     return replace(subject, rule=rule, encoder=replace(subject.encoder, rule=rule), texts=texts)
 
 

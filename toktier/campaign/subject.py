@@ -5,13 +5,15 @@ A planted fault is a `Subject` like any other with one thing wrong in it, so tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from toktier.campaign.texts import Texts
 from toktier.certificate.table import TableCuts
 from toktier.chunks import ChunkEncoder
 from toktier.engines.base import Reference
+from toktier.engines.reference import ReferenceEngine
 from toktier.rope import Rope
 from toktier.tokenizer import FrozenTokenizer
 
@@ -33,5 +35,20 @@ def subject_of(tokenizer: FrozenTokenizer, real: Sequence[str]) -> Subject:
         assert tokenizer.refusal is not None
         raise tokenizer.refusal
     literals = [token["content"] for token in tokenizer.spec.get("added_tokens") or ()]
-    texts = Texts(tokenizer.certificate.table, literals, real)
+    merged: list[str] = []
+    if tokenizer.certificate.table.joins is not None and isinstance(tokenizer.reference, ReferenceEngine):
+        merged = merged_texts(tokenizer.reference.tokenizer.get_vocab(with_added_tokens=False))
+    texts = Texts(tokenizer.certificate.table, literals, real, merged)
     return Subject(tokenizer.certificate, tokenizer.reference, tokenizer.encoder, texts)
+
+
+def merged_texts(vocabulary: Iterable[str]) -> list[str]:
+    """For every two characters side by side in an entry the shortest such entry, each once, sorted.
+
+    Merges made the entry, so one of them crosses every seam inside it. ``▁`` is what most such models make of a blank.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for entry in sorted(vocabulary, key=lambda entry: (-len(entry), entry)):
+        for pair in pairwise(entry):
+            found[pair] = entry
+    return sorted({entry.replace("\u2581", " ") for entry in found.values()})

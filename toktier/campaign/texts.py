@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -34,14 +34,16 @@ ODD = (
     "\x00\u017f\u212a\u00b2\u0663\u2167\u2581\ufffd"
 )
 
+_MERGED = 1000
 SHORT = 96
 """Characters up to which every cut of a text is tried with both sides whole; longer texts are tried part by part."""
 
 
 class Texts:
-    """Sources of text over one rule's ``table``, the tokenizer's ``literals`` and ``real`` texts."""
+    """Sources of text over one rule's ``table``, the tokenizer's ``literals`` and ``real`` texts; ``merged``: for every
+    two symbols that a merge joins a text in which it does, where cuts come from merges (lemma 3)."""
 
-    def __init__(self, table: Table, literals: Sequence[str], real: Sequence[str]) -> None:
+    def __init__(self, table: Table, literals: Sequence[str], real: Sequence[str], merged: Sequence[str] = ()) -> None:
         classes = table.classes.astype(np.int32)
         classes[SURROGATES.start : SURROGATES.stop] = -1
         starts = np.flatnonzero(np.diff(classes, prepend=-2))
@@ -57,11 +59,12 @@ class Texts:
         self.literals = [literal for literal in literals if literal]
         self._shapes = self._shapes_of(self.literals)
         self.real = [text for text in real if text]
+        self.merged = list(merged)
         left, right = np.nonzero(table.matrix != NO)
         self.pairs = [
             (a, b) for a, b in zip(left.tolist(), right.tolist(), strict=True) if a in self._runs and b in self._runs
         ]
-        self.families: Mapping[str, Callable[[random.Random], str]] = {
+        self.families: dict[str, Callable[[random.Random], str]] = {
             "pairs": self._around_pairs,
             "borders": self._borders,
             "mixed": self._mixed,
@@ -71,6 +74,8 @@ class Texts:
             "real": self._real,
             "mutated": self._mutated,
         }
+        if self.merged:
+            self.families |= {"merged": self._merged}
 
     def class_of(self, character: str) -> int:
         """The class of a character."""
@@ -209,6 +214,11 @@ class Texts:
                 text[:at] + rng.choice(("", self.piece(rng), self.piece(rng))) + text[at + rng.choice((0, 0, 1, 2)) :]
             )
         return text
+
+    def _merged(self, rng: random.Random) -> str:
+        """Many at once: there are as many as merges, and a fault in lemma 3 may show in one of them only."""
+        texts = rng.sample(self.merged, min(len(self.merged), _MERGED))
+        return "".join([text + rng.choice(("\n", "\n", " ", "")) for text in texts])
 
     # long ones, for ropes
 
