@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toktier.reasons import BYPASS_HELP
-from tools.bench import cuts, derive, families, full, records
+from tools.bench import campaigns, cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,11 +60,17 @@ def family_table() -> str:
     return families.table(rows("cuts", cuts.Cuts), rows("derive", derive.Derive), rows("full", full.Full))
 
 
+def campaign_table() -> str:
+    """One row a tokenizer, of the committed campaigns."""
+    return campaigns.table(records.read(ROOT / BENCH / "campaigns.json", campaigns.Campaign))
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """(document, marker, content) of every generated part."""
     yield "docs/bypass.md", "bypass table", bypass_table()
     yield "docs/architecture.md", "modules", module_table()
     yield "docs/configuration.md", "settings", settings_table()
+    yield "docs/certify.md", "campaigns", campaign_table()
     yield "README.md", "bench repair", bench_table()
     yield "README.md", "bench families", family_table()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from tests.support.models import CACHE, qwen3
 from tests.support.tokenizer_files import small_spec
 from tests.support.tokenizer_files import write as write_tokenizer
 from toktier.tokenizer import FrozenTokenizer
-from tools.bench import cuts, derive, families, full, repair
+from tools.bench import campaigns, cuts, derive, families, full, repair
 from tools.bench.records import OURS, Record, read, record, table, write
 from tools.bench.texts import STYLES, WORST, corpus, styled, worst
 from tools.bench.worker import Unmeasured, Worker
@@ -222,3 +223,39 @@ def test_the_table_of_families_has_dashes_for_what_was_not_measured() -> None:
         f"| b | {cells} | - | - / - |",
     ]
     assert families.table([], [], []).count("\n") == 1
+
+
+def test_rows_of_campaigns(tmp_path: Path) -> None:
+    share = {"share": 0.5}
+    told = {
+        "ended": "complete",
+        "tokenizer": {"digest": "d"},
+        "versions": {"toktier-proxy": "1", "tokenizers": "2", "fastokens": "3"},
+        "seed": 7,
+        "cuts": {"checks": 1000},
+        "ropes": {
+            "operations": 100,
+            "over_20k_characters": 10,
+            "over_200k_characters": 1,
+            "repaired": share,
+            "repaired_when_cut_closely": {"share": 0.75},
+        },
+        "failures": [],
+    }
+    planted = {"ended": "complete", "plants": [{"caught": c} for c in (True, True, None, False)]}
+    (tmp_path / "a.json").write_text(json.dumps(told))
+    (tmp_path / "b.json").write_text(json.dumps({**told, "failures": [1]}))
+    (tmp_path / "b-plants.json").write_text(json.dumps(planted))
+    rows = campaigns.rows(tmp_path)
+    assert [(row.tokenizer, row.divergences, row.faults_caught, row.faults_missed) for row in rows] == [
+        ("a", 0, None, None),
+        ("b", 1, 2, 1),
+    ]
+    assert rows[0].versions == "tokenizers 2, fastokens 3"
+    assert campaigns.table(rows).splitlines()[2:] == [
+        "| a | 1,000 | 100 | 10 / 1 | 50%, 75% | 0 | - |",
+        "| b | 1,000 | 100 | 10 / 1 | 50%, 75% | 1 | 2 of 3 |",
+    ]
+    (tmp_path / "a.json").write_text(json.dumps({**told, "ended": "time"}))
+    with pytest.raises(ValueError, match="ended early: time"):
+        campaigns.rows(tmp_path)

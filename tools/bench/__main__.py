@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import cuts, derive, full, records, repair
+from tools.bench import campaigns, cuts, derive, full, records, repair
 
 CACHE = Path("var") / "bench-cache"
 
@@ -45,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     _tokenizers(command)
     command.add_argument("--rounds", type=int, default=3, help="derivations of each; medians are taken over them")
 
+    command = suite("campaigns", _campaigns, "rows of the reports that python -m tools.campaigns --out keeps")
+    command.add_argument("folder", type=Path, help="the folder of the reports")
+
     show = commands.add_parser("table", help="Markdown table of measured rows of repair")
     show.add_argument("files", type=Path, nargs="+")
     show.set_defaults(run=_table)
@@ -55,6 +58,13 @@ def _tokenizers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "tokenizers", type=Path, nargs="*", default=[EMBEDDED], help="folders; default: the embedded one"
     )
+
+
+def _campaigns(arguments: argparse.Namespace) -> int:
+    rows = campaigns.rows(arguments.folder)
+    records.write(arguments.json, rows)
+    print(campaigns.table(rows))
+    return 0
 
 
 def _repair(arguments: argparse.Namespace) -> int:
