@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from toktier.engines.reference import ReferenceEngine
-from toktier.errors import Refusal
+from toktier.errors import CannotEncode, Refusal
 from toktier.ids import EMPTY, Ids
 
 _PLACE = "post_processor"
@@ -49,7 +49,11 @@ def special_tokens(spec: Mapping[str, Any], reference: ReferenceEngine) -> Speci
         raise Refusal("malformed post-processor", _PLACE) from None
     special = SpecialTokens(prefix, suffix)
     for text in _SAMPLES:
-        if special.around(reference.encode(text)).tolist() != _told(reference, text):
+        try:
+            ids = reference.encode(text)
+        except CannotEncode:
+            continue  # it has no IDs, with or without special tokens
+        if special.around(ids).tolist() != _told(reference, text):
             raise Refusal("post-processor that the engine applies differently", _PLACE)
     return special
 

@@ -249,7 +249,9 @@ def _without_tables(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _reference(text: str, source: str) -> ReferenceEngine:
     try:
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises plain Exception
+    except BaseException as error:  # tokenizers raises plain Exception, or panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
     for token in tokenizer.get_added_tokens_decoder().values():
         gone = tokenizer.normalizer and token.normalized and not tokenizer.normalizer.normalize_str(token.content)
@@ -267,7 +269,11 @@ def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificat
         return find(), None
     except Refusal as refusal:
         return None, refusal
-    except Exception as error:
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # of native code, and no Exception
+            return None, Refusal("a part of the file on which the engine panics", "certificate")
+        if not isinstance(error, Exception):
+            raise
         # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
         _log.exception("tokenizer.certificate_failed", source=source)
         return None, Refusal(f"internal error {type(error).__name__}", "certificate")

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 import tokenizers
+from tokenizers import AddedToken, Regex, models, pre_tokenizers
 
 from tests.support.tokenizer_files import small_spec
 from toktier.engines.reference import ReferenceEngine
-from toktier.errors import InvalidText
+from toktier.errors import CannotEncode, InvalidText
 
 TEXTS = ["", "one", "two words\n", "<|im_start|>user\n12 <|im_end|>", "e\u0301 中文 \0 😀"]
 
@@ -58,6 +59,37 @@ def test_a_lone_surrogate_has_its_place(engine: ReferenceEngine, text: str, offs
     with pytest.raises(InvalidText) as caught:
         engine.encode_batch(["fine", text])
     assert caught.value.offset == offset
+
+
+def test_a_text_that_the_library_gives_up_on_has_no_ids() -> None:
+    tokenizer = tokenizers.Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    engine = ReferenceEngine(tokenizer)
+    assert engine.encode("a").tolist() == [0]
+    with pytest.raises(CannotEncode, match="cannot encode the text"):
+        engine.encode("b")
+    with pytest.raises(CannotEncode):
+        engine.encode_batch(["a", "b"])
+
+
+def test_a_panic_of_the_library_is_an_error_like_any_other() -> None:
+    """A literal that strips left, behind white space that another has stripped and that is a literal itself."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    for content, flag in (("<m>", "rstrip"), (" ", "lstrip"), ("\n", "single_word")):
+        tokenizer.add_tokens([AddedToken(content, normalized=False, **{flag: True})])
+    engine = ReferenceEngine(tokenizer)
+    with pytest.raises(CannotEncode, match="PanicException"):
+        engine.encode("<m>    x")
+
+
+def test_a_pattern_that_backtracks_too_far() -> None:
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?:a|aa)+$"), "isolated")
+    engine = ReferenceEngine(tokenizer)
+    for ask in (engine.encode, engine.pieces):
+        with pytest.raises(CannotEncode, match="PanicException"):
+            ask("a" * 60 + "b")
+    with pytest.raises(InvalidText):
+        engine.pieces("a\ud800")
 
 
 def test_decoding_is_the_inverse(engine: ReferenceEngine) -> None:

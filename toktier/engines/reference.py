@@ -5,6 +5,8 @@ Invariants:
 - This is T. Every other engine is judged by it; nothing here may change an ID.
 - Truncation and padding are off on the instance, whatever its file says.
 - `encode_batch_fast` is the only entry used: it releases the GIL (``encode`` does not) and skips the offsets.
+- A text that the library gives up on (a character that it has no token for, a pattern that backtracks too far) or
+  panics on has no IDs: `CannotEncode`. A panic of the library is no ``Exception``.
 - The library keeps its own thread pool. A process that forks after a batch was encoded loses it in the child; TokTier
   never forks (workers are spawned).
 
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from toktier.errors import InvalidText
+from toktier.errors import CannotEncode, InvalidText
 from toktier.ids import EMPTY, Ids
 
 if TYPE_CHECKING:
@@ -41,11 +43,14 @@ class ReferenceEngine:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> Ids:
-        """T(text), shape ``(n,)``. Raises `InvalidText` on a lone surrogate."""
+        """T(text), shape ``(n,)``. Raises `InvalidText` on a lone surrogate, and `CannotEncode`."""
         return _ids(self._encode([text])[0])
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """T of each text, one after the other, and their counts. The texts are encoded on all cores."""
+        """T of each text, one after the other, and their counts. The texts are encoded on all cores.
+
+        Raises as `encode` does.
+        """
         rows = [_ids(encoding) for encoding in self._encode(list(texts))]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         return (np.concatenate(rows) if rows else EMPTY), counts
@@ -55,10 +60,17 @@ class ReferenceEngine:
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
     def pieces(self, text: str) -> list[str]:
-        """What the normalizer and the pre-tokenizer make of a text in which no literal is looked for."""
+        """What the normalizer and the pre-tokenizer make of a text in which no literal is looked for.
+
+        Raises as `encode` does.
+        """
+        check_text([text])
         normalizer, pre_tokenizer = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
-        text = normalizer.normalize_str(text) if normalizer else text
-        return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        try:
+            text = normalizer.normalize_str(text) if normalizer else text
+            return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        except BaseException as error:
+            raise self._given_up(error) from error
 
     def _encode(self, texts: list[str]) -> list[Encoding]:
         try:
@@ -66,6 +78,14 @@ class ReferenceEngine:
         except TypeError:
             check_text(texts)
             raise
+        except BaseException as error:
+            raise self._given_up(error) from error
+
+    def _given_up(self, error: BaseException) -> CannotEncode:
+        """For what the library raised. Raises ``error`` itself where it is none of the library's, an interrupt say."""
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise error
+        return CannotEncode(f"{self.name} {self.version}", type(error).__name__)
 
 
 def check_text(texts: Sequence[str]) -> None:
