@@ -48,8 +48,13 @@ class Positions:
     """id of an `Atom` object of the tree to its index."""
 
 
+MOST_ATOMS = 1000
+"""The longest patterns that are published have some sixty."""
+_MOST_PAIRS = 200_000
+
+
 def positions(node: Node, place: str) -> Positions:
-    """Positions and follow relation of a tree. Raises `Refusal` for a nullable pattern."""
+    """Positions and follow relation of a tree. Raises `Refusal` for a nullable pattern, or one of very many atoms."""
     p = Positions()
     nullable, _, _ = _glushkov(node, p)
     if nullable:
@@ -94,6 +99,8 @@ def _glushkov(node: Node, p: Positions) -> tuple[bool, _Set, _Set]:
 
 
 def _add(atom: Atom, p: Positions) -> int:
+    if len(p.atoms) == MOST_ATOMS:
+        raise Refusal(f"pattern of more than {MOST_ATOMS:,} characters and classes", atom.place)
     p.index[id(atom)] = len(p.atoms)
     p.atoms.append(atom)
     return len(p.atoms) - 1
@@ -106,6 +113,8 @@ def _join(last: _Set, first: _Set, p: Positions) -> None:
                 p.follow.add((x, y))
             else:
                 p.evaluated_after.add((x, -1 - y))
+    if len(p.follow) > _MOST_PAIRS:
+        raise Refusal(f"pattern of more than {_MOST_PAIRS:,} ways from one character to the next", p.atoms[-1].place)
 
 
 class _Coverage:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,12 @@ from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask, Pr
 from toktier.certificate.forms import FORMS, form_step
 from toktier.certificate.images import NO_SEAM, Image, Sides, unchanged
 from toktier.certificate.precompiled import precompiled_step
-from toktier.certificate.replace import replace_step
+from toktier.certificate.replace import LONGEST_CONTENT, replace_step
 from toktier.certificate.step import Step
 from toktier.errors import Refusal
 
+MOST_STEPS = 64
+"""Published files have up to ten."""
 _EMPTY: Flips = np.zeros(0, np.uint32)
 _EVERY: Flips = np.array([0, SURROGATES.start, SURROGATES.stop], np.uint32)
 
@@ -61,7 +64,9 @@ NO_NORMALIZER = NormalizerRule("none", unchanged(), _EMPTY, _EVERY, (), False, (
 
 def normalizer_rule(spec: Mapping[str, Any] | None, probe: Probe, place: str = "normalizer") -> NormalizerRule:
     """The rule of a ``normalizer`` block. Raises `Refusal` naming a normalizer, or a part of one, that has no rule."""
-    steps = [] if spec is None else list(_steps(spec, probe, place))
+    steps = [] if spec is None else list(islice(_steps(spec, probe, place), MOST_STEPS + 1))
+    if len(steps) > MOST_STEPS:
+        raise Refusal(f"more than {MOST_STEPS} steps", place)
     if not steps:
         return NO_NORMALIZER
     step = reduce(Step.then, steps)
@@ -96,7 +101,7 @@ def _steps(spec: Mapping[str, Any], probe: Probe, place: str) -> Iterator[Step]:
     elif kind == "Precompiled":
         yield precompiled_step(spec, probe, place)
     elif kind == "Prepend":
-        yield _prepend(spec)
+        yield _prepend(spec, place)
     elif kind == "Strip":
         yield from _strip(spec, probe)
     else:
@@ -107,7 +112,9 @@ def _every() -> Mask:
     return np.ones(CODE_POINTS, np.bool_)
 
 
-def _prepend(spec: Mapping[str, Any]) -> Step:
+def _prepend(spec: Mapping[str, Any], place: str) -> Step:
+    if len(spec.get("prepend") or "") > LONGEST_CONTENT:
+        raise Refusal(f"Prepend of more than {LONGEST_CONTENT} characters", place)
     name = f"Prepend {spec.get('prepend')!r}"
     return Step(name, (f"{name}: only before a segment",), SAME, SAME, _every(), each=True, interior=True)
 

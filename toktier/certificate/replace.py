@@ -33,12 +33,17 @@ from toktier.certificate.regex import parse, parse_string
 from toktier.certificate.step import UNKNOWN, Kinds, Step, each
 from toktier.errors import Refusal
 
+LONGEST_CONTENT = 256
+"""Published files put in one or two characters. Each is in the IDs as often as the pattern is in a text."""
+
 
 def replace_step(spec: Mapping[str, Any], probe: Probe, place: str) -> Step:
-    """The step of a Replace. Raises `Refusal` for what lemma 1 cannot read, and for a nullable pattern."""
+    """The step of a Replace. Raises `Refusal` for what lemma 1 cannot read, a nullable pattern, or a long content."""
     pattern, content = spec.get("pattern"), str(spec.get("content", ""))
     if not isinstance(pattern, Mapping) or len(pattern) != 1 or not {"Regex", "String"} & pattern.keys():
         raise Refusal("Replace pattern of an unknown form", place)
+    if len(content) > LONGEST_CONTENT:
+        raise Refusal(f"Replace by more than {LONGEST_CONTENT} characters", place)
     kind, text = next(iter(pattern.items()))
     node = widened(parse(text, place), probe, place) if kind == "Regex" else parse_string(text, place)
     p = positions(node, place)

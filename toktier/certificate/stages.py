@@ -33,6 +33,8 @@ from toktier.errors import Refusal
 BYTE_LEVEL_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The pattern inside HF's ByteLevel (`tokenizers`, pre_tokenizers/byte_level.rs)."""
 
+MOST_OPERATIONS = 64
+"""Published files have up to ten."""
 PREPEND_SCHEMES = ("always", "first", "never")
 
 
@@ -41,7 +43,12 @@ def stages(spec: Mapping[str, Any] | None, probe: Probe) -> list[Op]:
 
     Raises `Refusal` naming a pre-tokenizer, a field or a construct of a pattern that has no rule here.
     """
-    return [] if spec is None else list(_operations(spec, "pre_tokenizer", probe))
+    found: list[Op] = []
+    for op in () if spec is None else _operations(spec, "pre_tokenizer", probe):
+        if len(found) == MOST_OPERATIONS:
+            raise Refusal(f"more than {MOST_OPERATIONS} operations", op.place)
+        found.append(op)
+    return found
 
 
 def _operations(spec: Mapping[str, Any], place: str, probe: Probe) -> Iterator[Op]:
