@@ -101,7 +101,8 @@ class FrozenTokenizer:
         started = time.perf_counter()
         digest = read.digest(engine_versions())
         config = read.json("tokenizer_config.json")
-        made = (_of_json if read.sidecar is None else _of_ranks)(read, digest, cache_dir, window)
+        make = _of_json if read.sidecar is None else _of_ranks
+        made = make(read, digest, cache_dir, window)
         refused = made.window if isinstance(made.window, str) else None
         tokenizer = cls(
             source=read.source,

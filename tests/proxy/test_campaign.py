@@ -56,7 +56,7 @@ def test_no_divergence_is_exit_code_0(folder: Path) -> None:
     assert told["cuts"]["checks"] >= 1500
     assert told["ropes"]["operations"] == 50
     assert set(told["cuts"]["families"]) == {
-        "pairs", "borders", "mixed", "literals", "unicode", "runs", "real", "mutated",
+        "pairs", "borders", "mixed", "literals", "unicode", "runs", "real", "mutated", "merged",
     }  # fmt: skip
     assert result.stderr == ""  # no progress bar where there is no terminal
 
