@@ -20,7 +20,7 @@ from toktier.rope import Rope, Splice
 from toktier.tokenizer import FrozenTokenizer
 
 TOKENIZERS = ["qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gemma3", "llama2"]
-ROPES = 50
+ROPES = 25
 CHANGES = 8
 
 
