@@ -116,7 +116,7 @@ def test_ropes_equal_the_full_encode(tokenizer: FrozenTokenizer) -> None:
                 account.scanned += splice.scanned
         assert rope.text() == text, f"rope {k}"
     print(account)
-    assert account.large >= 12
-    assert account.changes > 100, account
+    assert account.large >= 6
+    assert account.changes > 60, account
     assert account.repairs > 0.9 * account.changes
     assert account.scanned < 0.3 * account.served
