@@ -15,7 +15,7 @@ import pytest
 from tests.support.attack import EVERY_CHARACTER, TIMES, attack_literals, random_literal_case
 from tests.support.split_cases import split_spec
 from toktier.certificate import derive
-from toktier.certificate.images import NO_SEAM, Image, identity
+from toktier.certificate.images import NO_SEAM, Image, Sides, identity
 from toktier.certificate.literals import Literal, LiteralRule, literal_rule
 from toktier.certificate.normalizer import normalizer_rule
 from toktier.errors import Refusal
@@ -93,14 +93,18 @@ def without_normal_forms(patch: pytest.MonkeyPatch) -> None:
 
 def without_images(patch: pytest.MonkeyPatch) -> None:
     """Normalised literals judged at the raw pair."""
-    told = LiteralRule.of_image
 
     def raw(image: Image) -> Image:
         result: Image = identity()
         result[image == NO_SEAM] = NO_SEAM
         return result
 
-    patch.setattr(LiteralRule, "of_image", lambda self, left, right: told(self, raw(left), raw(right)))
+    told = derive._normalised
+    patch.setattr(
+        derive,
+        "_normalised",
+        lambda rule, sides, *spaces: told(rule, Sides(raw(sides.left), raw(sides.right)), *spaces),
+    )
 
 
 def without_next_characters(patch: pytest.MonkeyPatch) -> None:

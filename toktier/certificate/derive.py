@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask, Probe, flips_of, members, partition
+from toktier.certificate.classes import SURROGATES, Flips, Mask, Probe, flips_of, partition
 from toktier.certificate.follow import stage_rule
-from toktier.certificate.images import NO_SEAM, Image, Sides, mask_of, pulled_back
+from toktier.certificate.images import NO_SEAM, Image, Sides, identity, mask_of, pulled_back
 from toktier.certificate.joins import Joins
 from toktier.certificate.literals import Literal, LiteralRule, literal_rule, white_space
 from toktier.certificate.normalizer import NormalizerRule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
+from toktier.certificate.singled import Pass, without_literals
 from toktier.certificate.table import IF_APART, IF_NEXT, NO, YES, Table
 
 _EMPTY: Flips = np.zeros(0, np.uint32)
@@ -103,10 +103,13 @@ def derive(
         matrix[base & found.open & ~found.cut] = IF_APART
     asked = (matrix != NO) & active[None, :]
     matrix[asked] = (matrix[asked] & ~np.uint8(YES)) | IF_NEXT
-    rules = (raw, normal.of_image(sides.left, sides.right))
-    spaces = (members(space), members(left_space), members(right_space))
-    table = _without_literals(classes, matrix, boundary, joins, rules, spaces)
+    passes = (Pass(raw, identity(), identity(), space, space), _normalised(normal, sides, left_space, right_space))
+    table = without_literals(classes, matrix, boundary, joins, passes)
     return Derived(table, per_segment or found.text_prefix, per_segment)
+
+
+def _normalised(rule: LiteralRule, sides: Sides, left_space: Flips, right_space: Flips) -> Pass:
+    return Pass(rule, sides.left, sides.right, left_space, right_space)
 
 
 @dataclass(frozen=True)
@@ -187,44 +190,3 @@ class _Lens:
 
     def __call__(self, flips: Flips) -> Flips:
         return flips if self.clear else flips_of(pulled_back(mask_of(flips), self._image))
-
-
-def _without_literals(
-    classes: npt.NDArray[np.uint16],
-    matrix: npt.NDArray[np.uint8],
-    boundary: Mask,
-    joins: Joins | None,
-    rules: Sequence[LiteralRule],
-    spaces: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
-) -> Table:
-    """Lemma 5's pairs taken out. Characters that it singles out get classes of their own, equal classes are merged."""
-    pairs = [(a, b) for rule in rules for a, b in rule.pairs if matrix[classes[a], classes[b]]]
-    points = sorted({p for pair in pairs for p in pair} | {p for rule in rules for p in rule.points()})
-    n = len(matrix)
-    own = {p: n + k for k, p in enumerate(points)}
-    origin = np.concatenate([np.arange(n), classes[points].astype(np.int64)]) if points else np.arange(n)
-    wide = matrix[np.ix_(origin, origin)]
-    table = classes.astype(np.int64)
-    table[points] = np.arange(n, n + len(points))
-    for a, b in pairs:
-        wide[own[a], own[b]] = NO
-    raw_space, left_space, right_space = spaces
-    for rule, before, after in zip(rules, (raw_space, left_space), (raw_space, right_space), strict=True):
-        wide[[own[p] for p in rule.never_left], :] = NO
-        wide[:, [own[p] for p in rule.never_right]] = NO
-        for p in rule.before_space:
-            wide[own[p], table[after]] = NO
-        for p in rule.after_space:
-            wide[table[before], own[p]] = NO
-    edge = boundary[origin]
-    rows = np.concatenate([wide, wide.T, edge[:, None].astype(np.uint8)], axis=1)
-    _, first, merged = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    final = merged.reshape(-1)[table]
-    dtype = np.uint8 if len(first) <= 256 else np.uint16
-    assert final.shape == (CODE_POINTS,)
-    return Table(
-        np.ascontiguousarray(final.astype(dtype)),
-        np.ascontiguousarray(wide[np.ix_(first, first)]),
-        edge[first].copy(),
-        joins,
-    )

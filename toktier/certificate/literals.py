@@ -27,7 +27,6 @@ from itertools import pairwise
 import numpy as np
 
 from toktier.certificate.classes import Flips, Probe, all_code_points, flips_of, matched
-from toktier.certificate.images import Image
 from toktier.errors import Refusal
 
 _WHITE_SPACE = "white space"
@@ -57,39 +56,6 @@ class LiteralRule:
     after_space: set[int] = field(default_factory=set)
     strips: bool = False
     strips_right: bool = False
-
-    def of_image(self, left: Image, right: Image) -> LiteralRule:
-        """The same rule in terms of the characters whose images these are: ``left`` of a, ``right`` of b."""
-        a, b = _Origins(left), _Origins(right)
-        return LiteralRule(
-            pairs={(p, q) for x, y in self.pairs for p in a[x] for q in b[y]},
-            ends={p for x in self.ends for p in a[x]},
-            never_left={p for x in self.never_left for p in a[x]},
-            never_right={q for y in self.never_right for q in b[y]},
-            before_space={p for x in self.before_space for p in a[x]},
-            after_space={q for y in self.after_space for q in b[y]},
-            strips=self.strips,
-            strips_right=self.strips_right,
-        )
-
-    def points(self) -> set[int]:
-        """Characters that the rule singles out, pairs aside."""
-        return self.ends | self.never_left | self.never_right | self.before_space | self.after_space
-
-
-class _Origins(dict[int, list[int]]):
-    """The characters that have a given image."""
-
-    def __init__(self, image: Image) -> None:
-        super().__init__()
-        self._image = image
-        self._changed = np.flatnonzero((image >= 0) & (image != np.arange(len(image))))
-        self._images = image[self._changed]
-
-    def __missing__(self, x: int) -> list[int]:
-        own = [x] if self._image[x] == x else []
-        self[x] = own + self._changed[self._images == x].tolist()
-        return self[x]
 
 
 def literal_rule(literals: Iterable[Literal], form: Callable[[str], str]) -> LiteralRule:
