@@ -42,7 +42,10 @@ EMBEDDED_TOKENIZER = "embedded"
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
+    try:
+        parts = urlsplit(value)
+    except ValueError:  # brackets that do not hold an IPv6 address
+        raise ValueError("not a URL|write it as http://HOST:PORT") from None
     if parts.scheme not in ("http", "https"):
         raise ValueError("not an http:// or https:// URL|write it as http://HOST:PORT")
     if any(character <= " " or not character.isprintable() for character in value):
