@@ -34,11 +34,9 @@ from toktier.campaign.worker import (
     CUT_CASES,
     ROPES,
     CutBlock,
-    CutResult,
     PlantBlock,
     PlantResult,
     RopeBlock,
-    RopeResult,
     Setup,
     Worker,
 )
@@ -97,35 +95,19 @@ class _Row(Protocol):
 
 
 @dataclass
-class _Cuts:
+class _Checks:
+    """Blocks of cut checks or of rope operations; ``guess``: how many one yields."""
+
     report: Report
     goal: int
-    tally: CutTally
-    guess: float = 20.0 * CUT_CASES
+    tally: CutTally | RopeTally
+    kind: type[CutBlock | RopeBlock]
+    guess: float
 
-    def block(self, number: int) -> CutBlock:
-        return CutBlock(number)
+    def block(self, number: int) -> CutBlock | RopeBlock:
+        return self.kind(number)
 
-    def take(self, result: CutResult) -> None:
-        self.tally.add(result.tally)
-        self.report.failures += result.failures
-
-    @property
-    def done(self) -> int:
-        return self.tally.done
-
-
-@dataclass
-class _Ropes:
-    report: Report
-    goal: int
-    tally: RopeTally
-    guess: float = 1.0 * ROPES * OPERATIONS
-
-    def block(self, number: int) -> RopeBlock:
-        return RopeBlock(number)
-
-    def take(self, result: RopeResult) -> None:
+    def take(self, result: Any) -> None:
         self.tally.add(result.tally)
         self.report.failures += result.failures
 
@@ -222,7 +204,10 @@ def run(
         rows.append(_Plants(report, blocks))
     else:
         report.cuts, report.ropes = CutTally(), RopeTally()
-        rows += [_Cuts(report, plan.cases, report.cuts), _Ropes(report, plan.rope_ops, report.ropes)]
+        rows += [
+            _Checks(report, plan.cases, report.cuts, CutBlock, 20.0 * CUT_CASES),
+            _Checks(report, plan.rope_ops, report.ropes, RopeBlock, 1.0 * ROPES * OPERATIONS),
+        ]
     setup = Setup(str(source), revision, sidecar, cache_dir, tuple(real), plan.seed)
     deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
     report.cpu_seconds = 0.0

@@ -23,7 +23,7 @@ from toktier.certificate.classes import SURROGATES, Flips, Mask, Probe, flips_of
 from toktier.certificate.follow import stage_rule
 from toktier.certificate.images import NO_SEAM, Image, Sides, identity, mask_of, pulled_back
 from toktier.certificate.joins import Joins
-from toktier.certificate.literals import Literal, LiteralRule, literal_rule, white_space
+from toktier.certificate.literals import Literal, literal_rule, white_space
 from toktier.certificate.normalizer import NormalizerRule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
 from toktier.certificate.singled import Pass, without_literals
@@ -103,13 +103,12 @@ def derive(
         matrix[base & found.open & ~found.cut] = IF_APART
     asked = (matrix != NO) & active[None, :]
     matrix[asked] = (matrix[asked] & ~np.uint8(YES)) | IF_NEXT
-    passes = (Pass(raw, identity(), identity(), space, space), _normalised(normal, sides, left_space, right_space))
+    passes = (
+        Pass(raw, identity(), identity(), space, space),
+        Pass(normal, sides.left, sides.right, left_space, right_space),
+    )
     table = without_literals(classes, matrix, boundary, joins, passes)
     return Derived(table, per_segment or found.text_prefix, per_segment)
-
-
-def _normalised(rule: LiteralRule, sides: Sides, left_space: Flips, right_space: Flips) -> Pass:
-    return Pass(rule, sides.left, sides.right, left_space, right_space)
 
 
 @dataclass(frozen=True)

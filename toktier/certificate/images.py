@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask, flips_of
+from toktier.certificate.classes import CODE_POINTS, SURROGATES, Flips, Mask
 
 NO_SEAM = -1
 
@@ -27,11 +27,6 @@ def identity() -> Image:
     image = np.arange(CODE_POINTS, dtype=np.int32)
     image[SURROGATES.start : SURROGATES.stop] = NO_SEAM
     return image
-
-
-def is_identity(image: Image) -> bool:
-    """Whether the image changes no character and forbids none but the surrogates."""
-    return bool(np.array_equal(image, identity()))
 
 
 def then(first: Image, second: Image) -> Image:
@@ -49,11 +44,6 @@ def mask_of(flips: Flips) -> Mask:
     """A set as a mask over all code points, shape ``(0x110000,)``."""
     edges = np.concatenate([np.zeros(1, np.int64), flips, np.array([CODE_POINTS])])
     return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
-
-
-def pulled_back_set(flips: Flips, image: Image) -> Flips:
-    """The set of the characters whose image is in ``flips``."""
-    return flips_of(pulled_back(mask_of(flips), image))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from tools.bench.progress import progress_bar
 
 COLD_S, CACHED_S = 10.0, 0.3
 
@@ -36,13 +36,7 @@ class Derive:
 def run(tokenizers: Sequence[Path], rounds: int = 3) -> list[Derive]:
     """A row for each tokenizer. Shows a progress bar."""
     rows: list[Derive] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("derive", total=len(tokenizers) * rounds)
         for path in tokenizers:
             progress.update(task, description=f"derive: {path.name}")

@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+from tools.bench.progress import progress_bar
 from tools.bench.records import OURS, in_words
 from tools.bench.texts import WORST
 from tools.bench.worker import Unmeasured, Worker
@@ -57,13 +56,7 @@ def run(
     Raises AssertionError if two engines differ.
     """
     rows: list[Full] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("full encodes", total=len(tokenizers) * ((rounds if fresh else 0) + len(WORST)))
         for path in tokenizers:
             progress.update(task, description=f"full encodes: {path.name}")
