@@ -15,9 +15,10 @@ import pytest
 from tests.support.attack import EVERY_CHARACTER, TIMES, attack_literals, random_literal_case
 from tests.support.split_cases import split_spec
 from toktier.certificate import derive
-from toktier.certificate.images import NO_SEAM, Image, Sides, identity
+from toktier.certificate.images import NO_SEAM, Image, identity
 from toktier.certificate.literals import Literal, LiteralRule, literal_rule
 from toktier.certificate.normalizer import normalizer_rule
+from toktier.certificate.singled import Pass
 from toktier.errors import Refusal
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -99,12 +100,7 @@ def without_images(patch: pytest.MonkeyPatch) -> None:
         result[image == NO_SEAM] = NO_SEAM
         return result
 
-    told = derive._normalised
-    patch.setattr(
-        derive,
-        "_normalised",
-        lambda rule, sides, *spaces: told(rule, Sides(raw(sides.left), raw(sides.right)), *spaces),
-    )
+    patch.setattr(derive, "Pass", lambda rule, left, right, *spaces: Pass(rule, raw(left), raw(right), *spaces))
 
 
 def without_next_characters(patch: pytest.MonkeyPatch) -> None:
