@@ -33,6 +33,7 @@ from toktier.certificate.normalizer import NO_NORMALIZER, normalizer_rule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
 from toktier.certificate.regex import Dialect, parse
 from toktier.certificate.selfcheck import Reference, self_check
+from toktier.certificate.source import derivation
 from toktier.certificate.stages import stages
 from toktier.certificate.table import IF_APART, IF_NEXT, Table, TableCuts
 from toktier.engines.reference import ReferenceEngine
@@ -192,7 +193,7 @@ def _checked(
 
 
 def _digest(described: Mapping[str, Any], engine: str, table: Table) -> str:
-    text = json.dumps([described, engine, store.derivation()], sort_keys=True)
+    text = json.dumps([described, engine, derivation()], sort_keys=True)
     h = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
     joins = (table.joins.left, table.joins.right, table.joins.table) if table.joins else ()
     for part in (table.classes, table.matrix, table.boundary, *joins):

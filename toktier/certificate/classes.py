@@ -5,8 +5,8 @@ Invariants:
 - a set is stored as its *flips*: the sorted code points at which membership changes, starting from "not a member"
   (shape ``(n,)``, uint32), so that a set costs kilobytes and a partition milliseconds;
 - surrogates are in no set;
-- a cached set is keyed by what was asked, the engine's name and version and this module's `PROBE_VERSION`, and carries
-  a checksum: a changed engine asks again, a damaged file is asked for again.
+- a cached set is keyed by what was asked, the engine's name and version and this package's source, and carries a
+  checksum: a changed engine or rule asks again, a damaged file is asked for again.
 
 Two engines are asked: `Oniguruma`, which `tokenizers` splits by, and `FancyRegex`, which tiktoken splits by.
 """
@@ -29,6 +29,7 @@ from tokenizers import Regex, decoders
 
 from toktier.certificate.predicates import held
 from toktier.certificate.regex import Atom, Dialect
+from toktier.certificate.source import derivation
 from toktier.errors import Refusal
 from toktier.rank_files import BYTE_RANKS
 
@@ -38,7 +39,6 @@ Mask = npt.NDArray[np.bool_]
 CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 ENGINE = f"tokenizers {tokenizers.__version__}"
-PROBE_VERSION = 1
 _FEW = 64
 _BITS = 40
 
@@ -221,7 +221,7 @@ class Probe:
     def _path(self, key: str) -> Path | None:
         if self._dir is None:
             return None
-        name = hashlib.sha256(f"{self.engine.name}\0{PROBE_VERSION}\0{key}".encode()).hexdigest()
+        name = hashlib.sha256(f"{self.engine.name}\0{derivation()}\0{key}".encode()).hexdigest()
         return self._dir / "classes" / f"{name[:40]}.set"
 
     def _load(self, key: str) -> bool:

@@ -13,26 +13,14 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toktier.certificate.joins import Joins
+from toktier.certificate.source import derivation
 from toktier.certificate.table import Table
-
-_FORMAT = 1
-
-
-@cache
-def derivation() -> str:
-    """Hex digest of the modules that derive."""
-    state = hashlib.sha256(str(_FORMAT).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        source = path.read_bytes()
-        state.update(f"{path.name} {len(source)}\0".encode() + source)
-    return state.hexdigest()
 
 
 def load(cache_dir: Path | None, key: str | None, engine: str) -> tuple[Table, dict[str, Any]] | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from toktier.certificate import classes as module
 from toktier.certificate.classes import (
     CODE_POINTS,
     FANCY,
@@ -141,6 +142,14 @@ def test_disk_cache(tmp_path: Path) -> None:
     damaged = Probe(tmp_path)
     assert np.array_equal(damaged.atoms([atom("[ab]")])[0], told)
     assert damaged.asked == 1
+
+
+def test_a_changed_source_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Probe(tmp_path).atoms([atom("[ab]")])
+    monkeypatch.setattr(module, "derivation", lambda: "changed source")
+    changed = Probe(tmp_path)
+    changed.atoms([atom("[ab]")])
+    assert changed.asked == 1
 
 
 def test_unwritable_cache_costs_only_time(tmp_path: Path) -> None:
