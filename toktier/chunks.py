@@ -74,6 +74,8 @@ class ChunkEncoder:
     marker: str = ""
     """How control literals begin, ``<|`` say. Chunks end before one where they can, so that an edited message takes
     few of its neighbours with it. Any text is right; it is a matter of speed alone."""
+    least: int = SMALL
+    """Characters of the shortest chunk that a rope keeps beside a change: 2 or more (see `Rope`)."""
     _heads: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """|T(c)| of single characters c. At most `_HEADS` are kept; threads may compute one twice."""
 

@@ -12,11 +12,11 @@ By (2) and lemma 6, applied seam after seam, T(y) = T(c1) + X(c2) + .. + X(cn); 
 An edit replaces the chunks that it touches, one run of them or several, each by its m', and asks both seams of every
 m' again on the new text; while one is no cut, the chunk beyond it joins m'. No other seam can have changed: those
 between kept chunks keep both their characters, and the character after, too, because a chunk before an m' is never
-shorter than `SMALL` >= 2 characters. The end of the text is never a cut: an append asks the seam at the old end like
-any other. The text before a chunk does not change its X, so kept chunks keep their IDs, but for two: where X is not T,
-a chunk that becomes the first one, and the first one when something comes before it, join m' too.
+shorter than `ChunkEncoder.least`, which is 2 or more. The end of the text is never a cut: an append asks the seam at
+the old end like any other. The text before a chunk does not change its X, so kept chunks keep their IDs, but for two:
+where X is not T, a chunk that becomes the first one, and the first one when something comes before it, join m' too.
 
-Two neighbouring chunks are never both shorter than `SMALL`, so their number is bounded by the text, not by its history;
+Two neighbouring chunks are never both shorter than that, so their number is bounded by the text, not by its history;
 the last chunk, which stays open, is the exception.
 """
 
@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toktier.chunks import SMALL, TARGET, ChunkEncoder, CutRule
+from toktier.chunks import TARGET, ChunkEncoder, CutRule
 from toktier.errors import InvalidText
 from toktier.fingerprint import common_prefix
 from toktier.ids import Ids
@@ -127,7 +127,7 @@ class Rope:
         while j > i and text.endswith(texts[j - 1], start, end):
             j -= 1
             end -= len(texts[j])
-        return self._splice(_gaps(texts, i, j, text, start, end), common)
+        return self._splice(_gaps(texts, i, j, text, start, end, self._encoder.least), common)
 
     def append(self, tail: str) -> Splice:
         """Add ``tail`` at the end. Costs the tail and the open last chunk, whatever the text's length."""
@@ -195,7 +195,7 @@ class Rope:
 
     def _widened(self, gaps: list[Gap]) -> list[Gap]:
         """The gaps with certified seams and no small neighbours; gaps with nothing left between them become one."""
-        texts, rule = self._texts, self._encoder.rule
+        texts, rule, least = self._texts, self._encoder.rule, self._encoder.least
         n = len(texts)
         if rule is None:
             parts: list[str] = []
@@ -211,11 +211,11 @@ class Rope:
                 if done and done[-1].j == i:
                     before = done.pop()
                     i, text = before.i, before.text + text
-                elif i > 0 and (len(texts[i - 1]) < SMALL or not self._is_cut(rule, texts[i - 1], text, j)):
+                elif i > 0 and (len(texts[i - 1]) < least or not self._is_cut(rule, texts[i - 1], text, j)):
                     i -= 1
                     text = texts[i] + text
                 elif j < limit and (
-                    len(texts[j]) < SMALL
+                    len(texts[j]) < least
                     or (text and not self._is_cut(rule, text, "", j))
                     # chunk j becomes the first one, or was it and is none any more
                     or (self._encoder.interior and i == 0 and (not text) == (j > 0))
@@ -342,7 +342,7 @@ _ANCHORS = 12
 """Chunks that are looked for in a changed text before the rest is given up; each costs one `str.find`."""
 
 
-def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int) -> list[Gap]:
+def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int, least: int) -> list[Gap]:
     """What turns chunks ``[i, j)`` into ``text[start:end]``, which differ at both ends.
 
     Several changes at once (a pruned tool result and a new turn) leave whole chunks between them. They are found by
@@ -352,7 +352,7 @@ def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int) -> 
     step, tries, k = 1, 0, i
     while k < j and start < end and tries < _ANCHORS:
         tries += 1
-        place = text.find(texts[k], start, end) if len(texts[k]) >= SMALL else -1
+        place = text.find(texts[k], start, end) if len(texts[k]) >= least else -1
         if place < 0:
             k += step
             step *= 2

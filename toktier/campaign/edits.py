@@ -96,22 +96,22 @@ def is_close(case: int) -> bool:
 
 @dataclass(frozen=True)
 class CloseEncoder(ChunkEncoder):
-    """Chunks end at the first cut that leaves `SMALL` characters, below which a rope keeps none."""
+    """Chunks end at the first cut that leaves ``least`` characters, below which a rope keeps none."""
 
     def pieces(self, text: str, at_end: bool) -> list[str]:
         assert self.rule is not None
         out: list[str] = []
         start = 0
         for cut in self.rule.cuts(text).tolist():
-            if cut - start >= SMALL and (at_end or len(text) - cut >= SMALL):
+            if cut - start >= self.least and (at_end or len(text) - cut >= self.least):
                 out.append(text[start:cut])
                 start = cut
         return [*out, text[start:]]
 
 
-def close(encoder: ChunkEncoder) -> CloseEncoder:
+def close(encoder: ChunkEncoder, least: int = SMALL) -> CloseEncoder:
     """The same rule and engines."""
-    return CloseEncoder(encoder.rule, encoder.window, encoder.reference, encoder.marker)
+    return CloseEncoder(encoder.rule, encoder.window, encoder.reference, encoder.marker, least)
 
 
 def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) -> BadChange | None:

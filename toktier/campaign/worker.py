@@ -204,12 +204,15 @@ class Worker:
         return Failure(where, case, family, bad.level, _quoted(small), len(small), again.cut if again else None)
 
     def _small_change(self, case: int, bad: BadChange) -> Failure:
-        """As a cut, if one in the text is wrong; otherwise the change, on a rope of its own if that still shows it."""
+        """As a cut, if one in the text is wrong; otherwise the change, on a rope of its own if that still shows it: the
+        most closely cut one that does."""
         after = bad.change.of(bad.before)
         if bad.fault == "ids" and self._seams.check(after)[1] is not None:
             return self._small_cut("ropes", case, bad.change.family, after)
         before, change = bad.before, bad.change
-        encoder = close(self.subject.encoder) if is_close(case) else self.subject.encoder
+        own = close(self.subject.encoder) if is_close(case) else self.subject.encoder
+        closest = close(self.subject.encoder, 2)
+        encoder = closest if self._fails(before, change, bad.fault, closest) else own
         head, tail, removed = before[: change.start], before[change.end :], before[change.start : change.end]
 
         def made(head: str, removed: str, tail: str, new: str) -> tuple[str, Change]:
@@ -223,6 +226,7 @@ class Worker:
             new = smallest(change.new, lambda t: fails(head, removed, tail, t), budget=budget) if change.new else ""
             tail = smallest(tail, lambda t: fails(head, removed, t, new), budget=budget) if tail else ""
             head = smallest(head, lambda t: fails(t, removed, tail, new), budget=budget) if head else ""
+            removed = smallest(removed, lambda t: fails(head, t, tail, new), budget=budget) if removed else ""
             before, change = made(head, removed, tail, new)
         told = {
             "step": bad.step,

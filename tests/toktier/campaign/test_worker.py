@@ -11,7 +11,6 @@ from toktier.campaign.splices import FAULTS
 from toktier.campaign.subject import Subject
 from toktier.campaign.worker import CUT_CASES, ROPES, WITHOUT_FAULT, CutBlock, PlantBlock, RopeBlock
 from toktier.certificate.table import YES, TableCuts
-from toktier.chunks import SMALL
 
 
 def everything_is_a_cut() -> Subject:
@@ -54,9 +53,9 @@ def test_a_change_that_fails_is_told_as_small_as_it_gets() -> None:
     for failure in failures:
         assert failure.where == "ropes"
         assert failure.change is not None
-        # a rope keeps no chunk that is shorter
-        assert SMALL <= failure.chars < 4000
-    assert min(failure.chars for failure in failures) < 4 * SMALL
+        # a rope keeps no chunk shorter than two characters, and the fault needs one that is kept
+        assert 2 <= failure.chars < 40
+    assert min(failure.chars for failure in failures) <= 8
 
 
 def test_a_cut_that_is_wrong_on_a_rope_is_told_as_a_cut() -> None:
