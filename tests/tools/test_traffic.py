@@ -67,6 +67,13 @@ def test_weights_and_stream_are_obeyed() -> None:
     assert abs(sum(WEIGHTS.values()) - 100) < 1e-9
 
 
+def test_a_session_starts_over_at_the_end_of_its_lifetime() -> None:
+    session = Session(3, lifetime=10)
+    kinds = [session.step().kind for _ in range(35)]
+    assert [k for k, kind in enumerate(kinds) if kind == "init"] == [0, 10, 20, 30]
+    assert session.size < 6_000
+
+
 async def test_the_engine_counts_the_ids_it_gets_and_shows_what_came() -> None:
     seen: list[Received] = []
     body = {"model": "m", "messages": [], "kv_transfer_params": {"prompt_token_ids": [7] * 4}}

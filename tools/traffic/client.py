@@ -49,17 +49,18 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def send(self, body: dict[str, Any], request_id: str, *, leave: bool = False) -> Reply:
+    async def send(
+        self, body: dict[str, Any], request_id: str, *, session: str | None = None, leave: bool = False
+    ) -> Reply:
         """Send ``body`` and read the reply; with ``leave``, go away after the first bytes of it.
 
-        Never raises for what the network or the proxy does.
+        ``session`` goes into ``X-Session-Id``. Never raises for what the network or the proxy does.
         """
+        headers = {"X-Request-Id": request_id} | ({} if session is None else {"X-Session-Id": session})
         start = time.perf_counter()
         status: int | None = None
         try:
-            async with self._http.post(
-                self._url, data=orjson.dumps(body), headers={"X-Request-Id": request_id}
-            ) as response:
+            async with self._http.post(self._url, data=orjson.dumps(body), headers=headers) as response:
                 if leave:
                     await response.content.readany()
                     response.close()

@@ -35,6 +35,7 @@ class Session(Writer):
     ``chars``: of the messages' text, at which the session compacts itself (its requests are a little longer at most).
     ``turn_chars``: about the length of one message. ``start_chars``: of the first user message; the system prompt has
     half of it. ``weights``: as `WEIGHTS`. ``features``: names from `tools.traces.FEATURES`; None draws them.
+    ``lifetime``: requests after which it starts over as a new conversation; None: never.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Session(Writer):
         weights: Mapping[str, float] = WEIGHTS,
         features: frozenset[str] | None = None,
         stream: bool | None = None,
+        lifetime: int | None = None,
     ) -> None:
         rng = Random(f"traffic/{seed}")
         if features is None:
@@ -59,6 +61,8 @@ class Session(Writer):
         self.scale = turn_chars
         self._start_chars = start_chars
         self._stream = stream
+        self._lifetime = lifetime
+        self._age = 0
         self._other: list[Message] | None = None
         self._kinds = list(weights)
         self._weights = list(weights.values())
@@ -77,7 +81,8 @@ class Session(Writer):
     def step(self) -> Step:
         """The next request: what it is against the one before it, and its body."""
         self.steps.clear()
-        if not self.messages:
+        self._age += 1
+        if not self.messages or (self._lifetime is not None and self._age > self._lifetime):
             self.begin()
         elif self.size > self.chars:
             self.compact()
@@ -91,11 +96,11 @@ class Session(Writer):
         return sum(len(text) for message in self.messages for text in texts_of(message))
 
     def begin(self) -> None:
-        """The first request."""
-        self.messages.append(
-            {"role": self.client.first_role, "content": "date: 2026-11-29\n" + self.text.document(400)}
-        )
-        self.messages.append({"role": "user", "content": self.content(self._start_chars)})
+        """The first request of a conversation."""
+        self._age, self._other = 1, None
+        system = self.content(self._start_chars // 2, "date: 2026-11-29\n")
+        user = self.content(self._start_chars)
+        self.messages = [{"role": self.client.first_role, "content": system}, {"role": "user", "content": user}]
         self.send("init")
 
     def append(self) -> None:
