@@ -36,6 +36,7 @@ class FullEncode(StrEnum):
     NO_CERTIFICATE = "no_certificate"
     NO_CUT = "no_cut"
     SHORT_TEXT = "short_text"
+    QUARANTINED = "quarantined"
 
 
 class Bypass(StrEnum):
@@ -75,6 +76,7 @@ class Bypass(StrEnum):
     UPSTREAM_PARITY = "upstream_parity"
     UPSTREAM_REFUSED_IDS = "upstream_refused_ids"
     # this process
+    QUARANTINED = "quarantined"
     INTERNAL_ERROR = "internal_error"
 
 
@@ -109,5 +111,6 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.UPSTREAM_IGNORES_IDS: "the probe showed that the upstream does not honour IDs",
     Bypass.UPSTREAM_PARITY: "our IDs and the upstream's own differ",
     Bypass.UPSTREAM_REFUSED_IDS: "the upstream answered 400 about the IDs; sent again as text",
+    Bypass.QUARANTINED: "IDs of this kind of request were wrong, and those of the reference too; an operator must look",
     Bypass.INTERNAL_ERROR: "an unexpected error in TokTier; the request went on untouched",
 }

@@ -9,7 +9,9 @@ Invariants:
      or an agent that goes back, do not disturb each other.
  (4) A rope is touched only under its session's lock; what the store knows of a session changes only under that lock
      and the store's. Locks are taken in this order, and the store's is never held while a text is encoded.
- (5) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
+ (5) A lease that began before `SessionStore.clear` stores nothing and gets no rope that was there before: what is
+     forgotten because it was wrong does not come back.
+ (6) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
 
 Look-up. Every prefix of a session's message list is in the index, so the longest known prefix of a new list is found
 by halving. Among the sessions with it, one that ends there is preferred, then the one that shares most messages
@@ -22,7 +24,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -30,6 +32,7 @@ from threading import Lock
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
 from toktier.reasons import Path
 from toktier.rope import ChunkEncoder, Rope
+from toktier.session_index import Index
 
 MESSAGE_BYTES = 400
 """What the index costs for one message: two digests, a list, a place in the map and the pointers to them."""
@@ -131,8 +134,9 @@ class SessionStore:
         self._all: OrderedDict[Session, None] = OrderedDict()  # least recently used first
         self._tenants: dict[str, OrderedDict[Session, None]] = {}
         self._tenant_bytes: dict[str, int] = {}
-        self._index: dict[bytes, list[Session]] = {}  # of every prefix
-        self._ends: dict[bytes, list[Session]] = {}  # of the whole list
+        self._index: Index[Session] = Index()  # of every prefix
+        self._ends: Index[Session] = Index()  # of the whole list
+        self._epoch = 0
         self.nbytes = 0
         self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
         self.configure(budget_bytes, tenant_share, ttl_s)
@@ -149,10 +153,17 @@ class SessionStore:
         return len(self._all)
 
     def clear(self) -> None:
-        """Forget every session. Requests in flight finish on their own ropes."""
+        """Forget every session. Requests in flight finish on their ropes and commit nothing."""
         with self._lock:
-            for session in list(self._all):
-                self._drop(session)
+            self._epoch += 1
+            for session in self._all:
+                session.alive = False
+            self._all.clear()
+            self._tenants.clear()
+            self._tenant_bytes.clear()
+            self._index.clear()
+            self._ends.clear()
+            self.nbytes = 0
 
     @contextmanager
     def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder, *, wait: bool = True) -> Iterator[Lease]:
@@ -162,42 +173,47 @@ class SessionStore:
         """
         with self._lock:
             self._expire()
+            epoch = self._epoch
             base = self._find(fingerprint)
             if base is not None:
                 base.pins += 1
         if base is None:
-            yield self._detached(Rope(encoder), None, fingerprint)
+            yield self._detached(Rope(encoder), None, fingerprint, epoch)
             return
         try:
             with _held(base.lock, wait):
-                shared = common_prefix(base.messages, fingerprint.messages)
-                if shared == len(base.messages) and base.tools == fingerprint.tools:
+                if epoch != self._epoch:
+                    # All was forgotten while this one waited, and what was forgotten may have been wrong.
+                    detached = self._detached(Rope(encoder), None, fingerprint, self._epoch)
+                elif not _extends(fingerprint, base):
+                    detached = self._detached(base.rope.clone(), base, fingerprint, epoch)
+                else:
                     try:
-                        yield self._lease(base, base.rope, shared, base, fingerprint)
+                        yield self._lease(base, base.rope, len(base.messages), base, fingerprint, epoch)
                     except BaseException:
                         # The request may have failed after its change: its text is then in the rope, and has to count.
                         with self._lock:
                             self._weigh(base)
                         raise
                     return
-                copy = self._detached(base.rope.clone(), base, fingerprint)
-            yield copy
+            yield detached
         finally:
             with self._lock:
                 base.pins -= 1
 
     # leases
 
-    def _detached(self, rope: Rope, base: Session | None, fingerprint: Fingerprint) -> Lease:
+    def _detached(self, rope: Rope, base: Session | None, fingerprint: Fingerprint, epoch: int) -> Lease:
         shared = common_prefix(base.messages, fingerprint.messages) if base is not None else 0
-        return self._lease(Session(fingerprint.group, rope), rope, shared, base, fingerprint)
+        return self._lease(Session(fingerprint.group, rope), rope, shared, base, fingerprint, epoch)
 
     def _lease(
-        self, session: Session, rope: Rope, shared: int, base: Session | None, fingerprint: Fingerprint
+        self, session: Session, rope: Rope, shared: int, base: Session | None, fingerprint: Fingerprint, epoch: int
     ) -> Lease:
         def commit(marks: bytes) -> None:
             with self._lock:
-                self._store(session, fingerprint, marks, new=session is not base)
+                if epoch == self._epoch:
+                    self._store(session, fingerprint, marks, new=session is not base)
 
         return Lease(
             rope=rope,
@@ -230,11 +246,11 @@ class SessionStore:
             hinted = wanted.hint is not None and session.hint == wanted.hint
             return hinted, session.tools == wanted.tools, session.used
 
-        ended = self._ends.get(chain[low]) if low else None
+        # The latest ones: a client whose tools differ in every request leaves as many as the budget allows.
+        ended = self._ends.latest(chain[low], _LOOK_BACK) if low else []
         if ended:
-            # The latest ones: a client whose tools differ in every request leaves as many as the budget allows.
-            return max(ended[-_LOOK_BACK:], key=agrees)
-        pool = index[chain[low]][-_CANDIDATES:] if low else []
+            return max(ended, key=agrees)
+        pool = index.latest(chain[low], _CANDIDATES) if low else []
         if 2 * low < size:
             pool = [*pool, *self._recent(wanted.group)]
 
@@ -267,13 +283,13 @@ class SessionStore:
         tenant = session.group.tenant
         known = len(session.messages)
         if known:
-            _remove(self._ends, session.chain[-1], session)
+            self._ends.remove(session.chain[-1], session)
         for key in fingerprint.chain[known + 1 :]:
-            self._index.setdefault(key, []).append(session)
+            self._index.add(key, session)
             session.chain.append(key)
         session.messages += fingerprint.messages[known:]
         session.marks[known:] = marks[known:]
-        self._ends.setdefault(session.chain[-1], []).append(session)
+        self._ends.add(session.chain[-1], session)
 
         session.alive = True
         own = self._tenants.setdefault(tenant, OrderedDict())
@@ -301,18 +317,23 @@ class SessionStore:
             self._drop(newest)
             self.evictions["too_large"] += 1
             return
-        for order, reason in ((self._tenants[tenant], "tenant_share"), (self._all, "budget")):
-            for session in list(order) if self._over(reason, tenant) else ():
-                if not self._over(reason, tenant):
-                    break
-                if not session.pins and session is not newest:
-                    self._drop(session)
-                    self.evictions[reason] += 1
+        if self._tenant_budget < self._budget:
+            excess = self._tenant_bytes[tenant] - self._tenant_budget
+            self._evict(self._tenants[tenant], excess, newest, "tenant_share")
+        self._evict(self._all, self.nbytes - self._budget, newest, "budget")
 
-    def _over(self, reason: str, tenant: str) -> bool:
-        if reason == "budget":
-            return self.nbytes > self._budget
-        return self._tenant_bytes[tenant] > self._tenant_budget < self._budget
+    def _evict(self, order: Iterable[Session], excess: float, newest: Session, reason: str) -> None:
+        """Drop the least recently used ones until ``excess`` bytes are free. Looks at no more than go or are in use."""
+        going: list[Session] = []
+        for session in order if excess > 0 else ():
+            if not session.pins and session is not newest:
+                going.append(session)
+                excess -= session.nbytes
+                if excess <= 0:
+                    break
+        for session in going:
+            self._drop(session)
+            self.evictions[reason] += 1
 
     def _expire(self) -> None:
         oldest = self._clock() - self._ttl
@@ -325,8 +346,8 @@ class SessionStore:
 
     def _drop(self, session: Session) -> None:
         for key in session.chain:
-            _remove(self._index, key, session)
-        _remove(self._ends, session.chain[-1], session)
+            self._index.remove(key, session)
+        self._ends.remove(session.chain[-1], session)
         session.alive = False
         tenant = session.group.tenant
         del self._all[session]
@@ -348,8 +369,7 @@ def _held(lock: Lock, wait: bool) -> Iterator[None]:
         lock.release()
 
 
-def _remove(index: dict[bytes, list[Session]], key: bytes, session: Session) -> None:
-    sessions = index[key]
-    sessions.remove(session)
-    if not sessions:
-        del index[key]
+def _extends(fingerprint: Fingerprint, base: Session) -> bool:
+    """Whether the request has all messages of the session first, and its tools."""
+    known = base.messages
+    return base.tools == fingerprint.tools and common_prefix(known, fingerprint.messages) == len(known)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -45,6 +45,8 @@ _CLOCK_MARGIN = timedelta(seconds=30)
 
 _CLASSES_WITHOUT_DEFAULTS = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
 """Tokenizer classes that invent no special token. The others may, where ``tokenizer_config.json`` is silent."""
+
+Clock = Callable[[], datetime]
 
 
 @dataclass(slots=True)
@@ -101,9 +103,8 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _strftime_now(format: str) -> str:
-    """Local time, as transformers. Raises `Unrenderable` where the engine, a little later, may print something else."""
-    now = datetime.now()
+def _strftime(now: datetime, format: str) -> str:
+    """Raises `Unrenderable` where the engine, a little later, may print something else."""
     text = now.strftime(format)
     if any((now + shift).strftime(format) != text for shift in (-_CLOCK_MARGIN, _CLOCK_MARGIN)):
         raise Unrenderable(Bypass.CLOCK, "strftime_now")
@@ -114,14 +115,17 @@ def _random(*_: object, **__: object) -> NoReturn:
     raise Unrenderable(Bypass.RANDOM, "random choice in the template")
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """A fresh environment, equal to the one in transformers' ``_cached_compile_jinja_template``."""
+def environment(clock: Clock | None = None) -> ImmutableSandboxedEnvironment:
+    """A fresh environment, equal to the one in transformers' ``_cached_compile_jinja_template``.
+
+    ``clock`` tells the local time in the place of the real one.
+    """
     env = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = _strftime_now
+    env.globals["strftime_now"] = lambda format: _strftime(clock() if clock else datetime.now(), format)
     env.globals["lipsum"] = env.filters["random"] = _random  # Jinja2's own
     return env
 
@@ -149,10 +153,12 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         processor: str | None = None,
         place: str = "chat template",
+        clock: Clock | None = None,
     ) -> None:
         """``templates`` by name (one named ``default`` where there is a single one); ``processor`` is the one that
-        counts when no tools are given. Raises `UnusableFile` when a template does not parse."""
-        env = environment()
+        counts when no tools are given; ``clock`` as `environment` takes it. Raises `UnusableFile` when a template does
+        not parse."""
+        env = environment(clock)
         self.special_tokens = dict(special_tokens or {})
         self._named = {name: _compile(env, source, f"{place} {name!r}") for name, source in templates.items()}
         self._processor = _compile(env, processor, f"{place} of the processor") if processor is not None else None
@@ -166,10 +172,12 @@ class ChatTemplate:
         tokenizer: HasTemplateFiles | tuple[Mapping[str, bytes], Mapping[str, Any]],
         *,
         override: str | Path | None = None,
+        clock: Clock | None = None,
     ) -> ChatTemplate | None:
         """The model's template, or None when it has none (then every request is bypassed as ``no_template``).
 
-        ``override`` is a path to a Jinja file and replaces all of the model's own. Raises `UnusableFile` when a
+        ``override`` is a path to a Jinja file and replaces all of the model's own; ``clock`` as `environment` takes it.
+        Raises `UnusableFile` when a
         template is there but cannot be used; the message names the file and the remedy.
         """
         files, config = tokenizer if isinstance(tokenizer, tuple) else (tokenizer.files, tokenizer.config)
@@ -190,7 +198,7 @@ class ChatTemplate:
         if not templates and processor is None:
             return None
         specials, silent = _special_tokens(files, config)
-        template = cls(templates, special_tokens=specials, processor=processor, place=place)
+        template = cls(templates, special_tokens=specials, processor=processor, place=place, clock=clock)
         guessed = sorted(silent & template.variables())
         if guessed:
             raise UnusableFile(

@@ -2,6 +2,9 @@
 
 The life of a request here: normalise (the engine's own rules), render (the model's template), match (which session
 it continues), splice (encode what changed). The store learns of a request only when all four have succeeded.
+
+What is in quarantine (`toktier.quarantine`) is matched, to know its path, and then goes by the reference alone: no kept
+text or ID is read for it, and none is kept.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from toktier.chunks import ChunkEncoder
 from toktier.errors import CannotEncode, Unrenderable
@@ -18,6 +21,7 @@ from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.ids import Ids
 from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import EngineProfile, ProfileSettings
+from toktier.quarantine import Level, Quarantine
 from toktier.reasons import Bypass, Cause, FullEncode, Path
 from toktier.rope import Splice
 from toktier.sessions import Lease, SessionBusy, SessionStore
@@ -34,6 +38,8 @@ class Prepared:
 
     ids: Ids
     """T of the whole rendered text, shape ``(n,)``, read-only and its own memory."""
+    text: str = field(repr=False)
+    """What was rendered and encoded; for a shadow check, never for a log."""
     path: Path
     cause: Cause
     full: FullEncode | None
@@ -60,6 +66,15 @@ class Prepared:
     template_digest: str
 
 
+class _Made(NamedTuple):
+    """``before``: IDs that the session had; ``at``: when it was done, in nanoseconds."""
+
+    ids: Ids
+    splice: Splice
+    before: int
+    at: int
+
+
 class ModelTier:
     """One model's tokenizer, template and engine rules over a session store. Thread-safe."""
 
@@ -73,9 +88,11 @@ class ModelTier:
         store: SessionStore,
         vocab_size: int | None = None,
         special: SpecialTokens | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         """``vocab_size`` is the engine's, where it is smaller than the tokenizer's. ``special``: what the engine puts
         around a prompt where a request asks for it; None where that is not known (such a request is a bypass).
+        ``quarantine`` says what is not trusted; None: all is.
         """
         self.name = name
         self.tokenizer = tokenizer
@@ -87,6 +104,7 @@ class ModelTier:
         self._encoder: ChunkEncoder = tokenizer.encoder
         self._identity = digest(profile.name.encode(), template.digest.encode(), tokenizer.digest.encode())
         self._special = special
+        self._quarantine = quarantine
         self._control = control_pattern(tokenizer.spec)
 
     def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
@@ -105,20 +123,18 @@ class ModelTier:
         wanted = self._fingerprint(tenant, body, request, hint)
         with self.store.lease(wanted, self._encoder, wait=wait) as lease:
             matched = time.perf_counter_ns()
-            before = len(lease.rope.ids)
-            try:
-                splice = lease.rope.set(text)
-            except CannotEncode as error:
-                raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
-            ids = lease.rope.ids.copy() if around is None else around.around(lease.rope.ids)
-            self._check_range(ids)
-            spliced = time.perf_counter_ns()
-            marks = lease.marks + self._marks(wanted.packed[lease.shared :])
             path = lease.path(len(text))
-            lease.commit(marks)
+            made = self._repaired(lease, text, around) if self._trusts(path) else None
+            marks = lease.marks + self._marks(wanted.packed[lease.shared :])
+            if made is not None:
+                lease.commit(marks)
+        if made is None:
+            made = self._whole(text, around)
+        ids, splice, before, spliced = made
         ids.flags.writeable = False
         return Prepared(
             ids=ids,
+            text=text,
             path=path,
             cause=_cause(path, lease, splice),
             full=splice.full,
@@ -140,6 +156,35 @@ class ModelTier:
             tokenizer_digest=self.tokenizer.digest,
             template_digest=self.template.digest,
         )
+
+    def _trusts(self, path: Path) -> bool:
+        """Whether the session may be used; if not, the whole text is for the reference. Raises `Unrenderable`."""
+        level = None if self._quarantine is None else self._quarantine.level(self.tokenizer.digest, path)
+        if level is Level.TEXT:
+            raise Unrenderable(Bypass.QUARANTINED, path.value)
+        return level is None
+
+    def _repaired(self, lease: Lease, text: str, around: SpecialTokens | None) -> _Made:
+        before = len(lease.rope.ids)
+        try:
+            splice = lease.rope.set(text)
+        except CannotEncode as error:
+            raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
+        ids = lease.rope.ids.copy() if around is None else around.around(lease.rope.ids)
+        return self._made(ids, splice, before)
+
+    def _whole(self, text: str, around: SpecialTokens | None) -> _Made:
+        """By the reference, with nothing that was kept."""
+        try:
+            own = self.tokenizer.reference.encode(text)
+        except CannotEncode as error:
+            raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
+        ids = own.copy() if around is None else around.around(own)
+        return self._made(ids, Splice(0, len(text), 0, 0, 0, FullEncode.QUARANTINED), 0)
+
+    def _made(self, ids: Ids, splice: Splice, before: int) -> _Made:
+        self._check_range(ids)
+        return _Made(ids, splice, before, time.perf_counter_ns())
 
     def _around(self, body: Mapping[str, Any]) -> SpecialTokens | None:
         """What stands around the prompt of this request; the rope never holds it."""
@@ -185,6 +230,8 @@ def control_pattern(spec: Mapping[str, Any]) -> re.Pattern[bytes] | None:
 def _cause(path: Path, lease: Lease, splice: Splice) -> Cause:
     if path in (Path.EDIT, Path.COMPACTION):
         return Cause.TOOLS_CHANGED if lease.tools_changed else Cause.MESSAGES_EDITED
+    if splice.full is FullEncode.QUARANTINED:
+        return Cause.NONE  # the texts were not compared
     if path in (Path.APPEND, Path.RETRY) and splice.common < lease.previous_chars:
         return Cause.TEMPLATE_HISTORY_REWRITE
     return Cause.NONE

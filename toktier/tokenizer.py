@@ -31,7 +31,7 @@ from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.errors import Refusal, UnusableFile
 from toktier.ids import EMPTY, Ids
 from toktier.postprocessor import SpecialTokens, special_tokens
-from toktier.rank_files import ranks_of
+from toktier.rank_files import Ranks, ranks_of
 
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
@@ -164,6 +164,20 @@ def engine_versions() -> tuple[str, str]:
     return f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"
 
 
+def reference_only(read: sources.TokenizerFiles) -> tuple[Reference, SpecialTokens | None]:
+    """The reference engine of files that are read already, and what it puts around a text; nothing else is derived.
+
+    The engine is without the file's post-processor, which is no part of T. Raises `UnusableFile`.
+    """
+    if read.sidecar is not None:
+        return TiktokenEngine(_ranks(read), read.source), SpecialTokens(EMPTY, EMPTY)
+    spec = _spec(read)
+    reference = _reference(_decode(read), read.source)
+    special, _ = _special(_without_tables(spec), reference)
+    reference.tokenizer.post_processor = None
+    return reference, special
+
+
 class _Made(NamedTuple):
     """What is made of the files; ``window`` is the engine or why there is none."""
 
@@ -198,9 +212,7 @@ def _of_json(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, 
 
 def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
     """A rank file has no post-processor, and no window engine reads it."""
-    assert read.sidecar is not None
-    sidecar = sources.parse_object(read.sidecar, f"the sidecar of {read.source}")
-    ranks = ranks_of(read.tokenizer, sidecar, read.source)
+    ranks = _ranks(read)
     reference = TiktokenEngine(ranks, read.source)
     certificate, refusal = _certified(
         lambda: certify_ranks(ranks.pattern, [*ranks.special_tokens], reference, cache_dir=cache_dir, key=digest),
@@ -209,6 +221,12 @@ def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None,
     refused = "no window engine reads rank files" if window else "not asked for"
     special = SpecialTokens(EMPTY, EMPTY)
     return _Made(ranks.spec, reference, refused, certificate, refusal, special, None, ranks.vocab_size)
+
+
+def _ranks(read: sources.TokenizerFiles) -> Ranks:
+    assert read.sidecar is not None
+    sidecar = sources.parse_object(read.sidecar, f"the sidecar of {read.source}")
+    return ranks_of(read.tokenizer, sidecar, read.source)
 
 
 def _decode(read: sources.TokenizerFiles) -> str:

@@ -46,6 +46,7 @@ class FakeTier:
             ids = ids[:-1]
         return Prepared(
             ids=ids,
+            text=json.dumps(body["messages"]),
             path=Path.INIT,
             cause=Cause.NONE,
             full=None,

@@ -75,8 +75,10 @@ class Bench:
     def consistent(self) -> None:
         store = self.store
         assert store.nbytes == sum(s.nbytes for s in store._all) == sum(store._tenant_bytes.values())
-        assert sum(map(len, store._index.values())) == sum(len(s.chain) for s in store._all)
-        assert sum(map(len, store._ends.values())) == len(store)
+        assert len(store._index) == sum(len(s.chain) for s in store._all)
+        assert all(s in store._index.latest(key, len(store)) for s in store._all for key in s.chain)
+        assert len(store._ends) == len(store)
+        assert all(s in store._ends.latest(s.chain[-1], len(store)) for s in store._all)
         assert [s for s in store._all if not s.alive or s.pins] == []
         assert sum(map(len, store._tenants.values())) == len(store)
 
@@ -372,7 +374,7 @@ def test_a_request_that_fails_leaves_the_store_as_it_was() -> None:
     bench = Bench()
     messages = chat("a", "b")
     bench.ask(messages)
-    before = (dict(bench.store._index), bench.store.nbytes)
+    before = (dict(bench.store._index._held), bench.store.nbytes)
     for failing in ([*messages, say("user", "\ud800")], [SYSTEM, say("user", "\ud800")]):
         with (
             pytest.raises(Exception, match="surrogate"),
@@ -380,7 +382,7 @@ def test_a_request_that_fails_leaves_the_store_as_it_was() -> None:
         ):
             lease.rope.set(render(failing))
     bench.consistent()
-    assert (dict(bench.store._index), bench.store.nbytes) == before
+    assert (dict(bench.store._index._held), bench.store.nbytes) == before
     assert bench.ask(messages)[0] is Path.RETRY
 
 

@@ -85,6 +85,10 @@ class TiktokenEngine:
         except KeyError:
             return self._encoding.decode([number for number in numbers if number in self._known])
 
+    def bytes_of(self, ids: Ids) -> bytes:
+        """What ``ids``, shape ``(n,)``, stand for; not always whole characters. All of them must be known."""
+        return self._encoding.decode_bytes(ids.tolist())
+
     def pieces(self, text: str) -> list[str]:
         """The matches of the pattern in a text in which no special token is looked for.
 
