@@ -69,3 +69,10 @@ class TemplateFailure(Unrenderable):
     def __init__(self, error: BaseException) -> None:
         super().__init__(Bypass.TEMPLATE_ERROR, type(error).__name__)
         self.template_message = str(error)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether ``error`` is something that failed: an ``Exception``, or a panic of native code, which pyo3 raises as
+    something that is none. Everything else (an interrupt, an exit, a cancellation) is to be passed on.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -22,14 +23,26 @@ def load(cache_dir: Path | None, name: str) -> Mapping[str, Any]:
 
 
 def store(cache_dir: Path | None, name: str, value: Mapping[str, Any]) -> None:
-    """Keeps ``value`` under ``name``, whole or not at all. A folder that cannot be written is no error."""
-    if cache_dir is None:
-        return
+    """Keeps ``value`` under ``name``. A folder that cannot be written is no error."""
+    if cache_dir is not None:
+        write(cache_dir / f"{name}.json", json.dumps(value).encode())
+
+
+def write(path: Path, content: bytes) -> bool:
+    """Makes ``content`` the file ``path``, whole or not at all, and leaves nothing else there.
+
+    False where the disk does not take it (it is full, or the folder cannot be written).
+    """
+    part = None
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=cache_dir)
-        with os.fdopen(handle, "w") as file:
-            json.dump(value, file)
-        Path(part).replace(cache_dir / f"{name}.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(part).replace(path)
     except OSError:
-        return
+        if part is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+        return False
+    return True

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from toktier.engines.reference import ReferenceEngine
-from toktier.errors import CannotEncode, Refusal
+from toktier.errors import CannotEncode, Refusal, is_failure
 from toktier.ids import EMPTY, Ids
 
 _PLACE = "post_processor"
@@ -62,8 +62,7 @@ def _told(reference: ReferenceEngine, text: str) -> list[int]:
     try:
         return reference.tokenizer.encode(text, add_special_tokens=True).ids
     except BaseException as error:
-        # A panic of native code (a template after a template) is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         raise Refusal("post-processor on which the engine fails", _PLACE) from None
 

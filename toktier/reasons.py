@@ -77,6 +77,7 @@ class Bypass(StrEnum):
     UPSTREAM_REFUSED_IDS = "upstream_refused_ids"
     # this process
     QUARANTINED = "quarantined"
+    PREPARE_TIMEOUT = "prepare_timeout"
     INTERNAL_ERROR = "internal_error"
 
 
@@ -112,5 +113,6 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.UPSTREAM_PARITY: "our IDs and the upstream's own differ",
     Bypass.UPSTREAM_REFUSED_IDS: "the upstream answered 400 about the IDs; sent again as text",
     Bypass.QUARANTINED: "IDs of this kind of request were wrong, and those of the reference too; an operator must look",
+    Bypass.PREPARE_TIMEOUT: "rendering and encoding took too long, or too many requests hang there",
     Bypass.INTERNAL_ERROR: "an unexpected error in TokTier; the request went on untouched",
 }

@@ -65,7 +65,10 @@ class Gap(NamedTuple):
 
 
 class Rope:
-    """Chunks of one text and their IDs. Not thread-safe. A change that raises leaves the rope as it was."""
+    """Chunks of one text and their IDs. Not thread-safe.
+
+    A change that raises a `TokTierError` leaves the rope as it was; after any other error it must not be used again.
+    """
 
     __slots__ = ("_address", "_buffer", "_encoder", "_read", "_starts", "_text_bytes", "_texts")
 

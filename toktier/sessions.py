@@ -11,7 +11,10 @@ Invariants:
      and the store's. Locks are taken in this order, and the store's is never held while a text is encoded.
  (5) A lease that began before `SessionStore.clear` stores nothing and gets no rope that was there before: what is
      forgotten because it was wrong does not come back.
- (6) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
+ (6) A rope that a change left for any reason but one of its own errors (memory that ran out, say) may be half changed:
+     its session goes, and nobody who waits for it gets the rope.
+ (7) Nobody waits longer than `HELD_S` for a session: one that is held so long goes, and who waited starts anew.
+ (8) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
 
 Look-up. Every prefix of a session's message list is in the index, so the longest known prefix of a new list is found
 by halving. Among the sessions with it, one that ends there is preferred, then the one that shares most messages
@@ -29,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
+from toktier.errors import TokTierError
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
 from toktier.reasons import Path
 from toktier.rope import ChunkEncoder, Rope
@@ -40,6 +44,9 @@ SESSION_BYTES = 1300
 """What a session costs whatever it holds: its objects, its lock, its places in the orders."""
 TOOL_BYTES = 64
 """What the digest of one tool costs."""
+HELD_S = 10.0
+"""Longest wait for another request on the same session, in seconds."""
+_AT_ONCE = 16
 _CANDIDATES = 8
 _LOOK_BACK = 64
 
@@ -52,7 +59,8 @@ class Session:
     """One kept conversation. Owned by `SessionStore`; see invariants 3 and 4."""
 
     __slots__ = (
-        "alive", "chain", "group", "hint", "id", "lock", "marks", "messages", "nbytes", "pins", "rope", "tools", "used",
+        "alive", "broken", "chain", "group", "hint", "id", "lock", "marks", "messages", "nbytes", "pins", "rope",
+        "tools", "used",
     )  # fmt: skip
 
     def __init__(self, group: Group, rope: Rope) -> None:
@@ -69,6 +77,7 @@ class Session:
         self.nbytes = 0
         self.pins = 0
         self.alive = False
+        self.broken = False
 
 
 @dataclass(slots=True)
@@ -165,6 +174,13 @@ class SessionStore:
             self._ends.clear()
             self.nbytes = 0
 
+    def expire(self) -> None:
+        """Drop what is older than ``ttl_s``. Requests do so as well, but there may be none."""
+        more = True
+        while more:
+            with self._lock:
+                more = self._expire()
+
     @contextmanager
     def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder, *, wait: bool = True) -> Iterator[Lease]:
         """A rope to put the request's text in: a session's own if the request extends it, a copy, or an empty one.
@@ -181,8 +197,8 @@ class SessionStore:
             yield self._detached(Rope(encoder), None, fingerprint, epoch)
             return
         try:
-            with _held(base.lock, wait):
-                if epoch != self._epoch:
+            with self._held(base, wait):
+                if base.broken or epoch != self._epoch:
                     # All was forgotten while this one waited, and what was forgotten may have been wrong.
                     detached = self._detached(Rope(encoder), None, fingerprint, self._epoch)
                 elif not _extends(fingerprint, base):
@@ -190,16 +206,34 @@ class SessionStore:
                 else:
                     try:
                         yield self._lease(base, base.rope, len(base.messages), base, fingerprint, epoch)
-                    except BaseException:
-                        # The request may have failed after its change: its text is then in the rope, and has to count.
+                    except BaseException as error:
                         with self._lock:
-                            self._weigh(base)
+                            if isinstance(error, TokTierError):
+                                # It may have failed after its change: its text is then in the rope, and has to count.
+                                self._weigh(base)
+                            else:
+                                self._break(base)
                         raise
                     return
             yield detached
         finally:
             with self._lock:
                 base.pins -= 1
+
+    @contextmanager
+    def _held(self, session: Session, wait: bool) -> Iterator[None]:
+        """Inside the block the caller has the session's rope, unless it is `broken`."""
+        held = session.lock.acquire(blocking=wait, timeout=HELD_S if wait else -1)
+        if not held:
+            if not wait:
+                raise SessionBusy
+            with self._lock:
+                self._break(session)
+        try:
+            yield
+        finally:
+            if held:
+                session.lock.release()
 
     # leases
 
@@ -335,14 +369,22 @@ class SessionStore:
             self._drop(session)
             self.evictions[reason] += 1
 
-    def _expire(self) -> None:
+    def _expire(self) -> bool:
+        """Drop what is too old, a few at most: others wait for the lock. Whether there may be more."""
         oldest = self._clock() - self._ttl
-        while self._all:
-            session = next(iter(self._all))
-            if session.used > oldest or session.pins:
-                return
+        for _ in range(_AT_ONCE):
+            session = next(iter(self._all), None)
+            if session is None or session.used > oldest or session.pins:
+                return False
             self._drop(session)
             self.evictions["ttl"] += 1
+        return True
+
+    def _break(self, session: Session) -> None:
+        """Nobody gets the rope any more."""
+        session.broken = True
+        if session.alive:
+            self._drop(session)
 
     def _drop(self, session: Session) -> None:
         for key in session.chain:
@@ -357,16 +399,6 @@ class SessionStore:
         self._tenant_bytes[tenant] -= session.nbytes
         if not own:
             del self._tenants[tenant], self._tenant_bytes[tenant]
-
-
-@contextmanager
-def _held(lock: Lock, wait: bool) -> Iterator[None]:
-    if not lock.acquire(blocking=wait):
-        raise SessionBusy
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _extends(fingerprint: Fingerprint, base: Session) -> bool:

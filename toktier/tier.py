@@ -102,7 +102,10 @@ class ModelTier:
         self.store = store
         self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
         self._encoder: ChunkEncoder = tokenizer.encoder
-        self._identity = digest(profile.name.encode(), template.digest.encode(), tokenizer.digest.encode())
+        # A kept rope holds the certificate that it was made with.
+        certificate = tokenizer.certificate.digest if tokenizer.certificate is not None else ""
+        parts = (profile.name, template.digest, tokenizer.digest, certificate)
+        self._identity = digest(*(part.encode() for part in parts))
         self._special = special
         self._quarantine = quarantine
         self._control = control_pattern(tokenizer.spec)

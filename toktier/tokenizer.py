@@ -11,10 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,13 @@ from tokenizers import Tokenizer
 
 from toktier import files as sources
 from toktier.certificate import Certificate, certify, certify_ranks
+from toktier.certificate.selfcheck import self_check
 from toktier.chunks import ChunkEncoder, marker_of
 from toktier.engines import admission, fastokens
 from toktier.engines.base import Engine, Reference
 from toktier.engines.reference import ReferenceEngine
 from toktier.engines.tiktoken_engine import TiktokenEngine
-from toktier.errors import Refusal, UnusableFile
+from toktier.errors import CannotEncode, Refusal, UnusableFile, is_failure
 from toktier.ids import EMPTY, Ids
 from toktier.postprocessor import SpecialTokens, special_tokens
 from toktier.rank_files import Ranks, ranks_of
@@ -137,6 +139,23 @@ class FrozenTokenizer:
             seconds=round(time.perf_counter() - started, 2),
         )
         return tokenizer
+
+    def checked_again(self, seed: str | None = None) -> FrozenTokenizer:
+        """Itself, once its certificate was compared with the reference on other texts than at load; without the
+        certificate where a text contradicts it. ``seed`` draws the texts; a new one unless given.
+        """
+        if self.certificate is None:
+            return self
+        seed = secrets.token_hex(8) if seed is None else seed
+        literals = [token["content"] for token in self.spec.get("added_tokens") or () if token.get("content")]
+        try:
+            self_check(self.certificate, self.reference, literals, seed=seed)
+        except CannotEncode:
+            return self  # the reference has no IDs for one of the texts: that says nothing of the cuts
+        except Refusal as refusal:
+            _log.error("tokenizer.certificate_contradicted", source=self.source, seed=seed, refusal=str(refusal))
+            return replace(self, certificate=None, refusal=refusal)
+        return self
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -269,7 +288,7 @@ def _reference(text: str, source: str) -> ReferenceEngine:
     try:
         tokenizer = Tokenizer.from_str(text)
     except BaseException as error:  # tokenizers raises plain Exception, or panics
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
     for token in tokenizer.get_added_tokens_decoder().values():
@@ -322,7 +341,7 @@ def _window(
     try:
         loaded = raw.result()
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         return f"fastokens cannot load it: {error}"
     return fastokens.window_engine(loaded, reference, spec, digest, cache_dir)

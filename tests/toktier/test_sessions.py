@@ -6,6 +6,7 @@ import gc
 import itertools
 import random
 import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.small_bpe import small_encoder, truth
+from toktier import sessions
 from toktier.chunks import ChunkEncoder
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix, fingerprint, strict
 from toktier.reasons import Path
@@ -352,6 +354,38 @@ def test_unused_sessions_expire() -> None:
     bench.assert_empty()
 
 
+def test_sessions_expire_without_a_request_too() -> None:
+    bench = Bench(ttl=60)
+    for number in range(50):
+        bench.ask(chat(f"number {number}"), settings=bytes([number]))
+    bench.clock.now += 30
+    bench.ask(chat("new"), settings=b"x")
+    bench.clock.now += 31
+    bench.store.expire()
+    bench.consistent()
+    assert (len(bench.store), bench.store.evictions["ttl"]) == (1, 50)
+    bench.clock.now += 30
+    bench.store.expire()
+    bench.store.expire()
+    bench.assert_empty()
+
+
+def test_nobody_waits_for_a_session_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HELD_S", 0.05)
+    bench = Bench()
+    messages = chat("a", "b")
+    bench.ask(messages)
+    more = [*messages, say("user", "c")]
+    with bench.store.lease(fingerprint(Group("t", "m", b""), more), bench.encoder) as hung:
+        assert bench.ask(more)[0] is Path.INIT, "begun anew"
+        assert bench.ask([*more, say("assistant", "d")])[0] is Path.APPEND
+        before = bench.store.nbytes
+        hung.rope.set(render(more))
+        hung.commit(bytes(len(more)))
+    bench.consistent()
+    assert bench.store.nbytes == before, "what comes back late is not kept"
+
+
 def test_a_session_in_use_is_not_evicted() -> None:
     bench = Bench(budget=40_000)
     messages = chat("a")
@@ -384,6 +418,42 @@ def test_a_request_that_fails_leaves_the_store_as_it_was() -> None:
     bench.consistent()
     assert (dict(bench.store._index._held), bench.store.nbytes) == before
     assert bench.ask(messages)[0] is Path.RETRY
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, type("PanicException", (BaseException,), {})])
+def test_a_rope_that_may_be_half_changed_is_given_to_nobody(error: type[BaseException]) -> None:
+    bench = Bench()
+    messages = chat("a", "b")
+    bench.ask(messages)
+    more, other = [*messages, say("user", "c")], [*messages, say("user", "d")]
+    group = Group("t", "m", b"")
+    waiting: list[list[int]] = []
+
+    def wait() -> None:
+        with bench.store.lease(fingerprint(group, other), bench.encoder) as lease:
+            lease.rope.set(render(other))
+            waiting.append(lease.rope.ids.tolist())
+            lease.commit(bytes(len(other)))
+
+    waiter = threading.Thread(target=wait)
+
+    def fail() -> None:
+        with bench.store.lease(fingerprint(group, more), bench.encoder) as lease:
+            waiter.start()
+            while next(iter(bench.store._all)).pins != 2:
+                time.sleep(0.001)
+            lease.rope.set(render(more))
+            lease.rope._buffer[:] = 7
+            raise error
+
+    (session,) = bench.store._all
+    with pytest.raises(error):
+        fail()
+    waiter.join(10)
+    assert waiting == [truth(render(other))]
+    bench.consistent()
+    assert session not in bench.store._all
+    assert bench.ask(other)[0] is Path.RETRY
 
 
 def test_clearing_while_a_request_is_in_flight() -> None:

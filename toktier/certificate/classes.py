@@ -14,8 +14,6 @@ Two engines are asked: `Oniguruma`, which `tokenizers` splits by, and `FancyRege
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +25,7 @@ import tiktoken
 import tokenizers
 from tokenizers import Regex, decoders
 
+from toktier import kept
 from toktier.certificate.predicates import held
 from toktier.certificate.regex import Atom, Dialect
 from toktier.certificate.source import derivation
@@ -242,14 +241,7 @@ class Probe:
         if path is None:
             return
         body = flips.astype("<u4").tobytes()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
-            with os.fdopen(fd, "wb") as f:
-                f.write(hashlib.sha256(body).digest() + body)
-            Path(part).replace(path)
-        except OSError:
-            return  # a cache that cannot be written costs time, not correctness
+        kept.write(path, hashlib.sha256(body).digest() + body)  # where that fails, it costs time and nothing else
 
 
 def all_code_points() -> str:

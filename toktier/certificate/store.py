@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from toktier import kept
 from toktier.certificate.joins import Joins
 from toktier.certificate.source import derivation
 from toktier.certificate.table import Table
@@ -53,15 +52,7 @@ def store(cache_dir: Path | None, key: str | None, engine: str, table: Table, fa
         arrays |= {"left": table.joins.left, "right": table.joins.right, "joins": table.joins.table}
     body = io.BytesIO()
     np.savez(body, **arrays)
-    path = _path(cache_dir, key, engine)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
-        with os.fdopen(fd, "wb") as file:
-            file.write(hashlib.sha256(body.getvalue()).digest() + body.getvalue())
-        Path(part).replace(path)
-    except OSError:
-        return
+    kept.write(_path(cache_dir, key, engine), hashlib.sha256(body.getvalue()).digest() + body.getvalue())
 
 
 def _path(cache_dir: Path, key: str, engine: str) -> Path:

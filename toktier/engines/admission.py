@@ -31,6 +31,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from toktier import kept
 from toktier.engines.admission_texts import code_point_blocks, texts
+from toktier.errors import is_failure
 from toktier.ids import Ids
 
 REVISION = 2
@@ -76,8 +77,7 @@ def admit(ids: Pair, literals: Sequence[str], splits: Pair | None) -> Verdict:
     try:
         return _admit(ids, literals, splits)
     except BaseException as error:
-        # A panic of native code is no Exception; anything else that is none (an interrupt) is not ours to keep.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         return Verdict(f"the self-test ended with {type(error).__name__}")
 

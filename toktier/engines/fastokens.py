@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 from toktier.engines import admission
 from toktier.engines.reference import ReferenceEngine, check_text
+from toktier.errors import is_failure
 from toktier.ids import EMPTY, Ids, from_bytes
 
 MINIMUM = (0, 3, 5)
@@ -99,8 +100,7 @@ class FastokensEngine:
         return any(character in text for character in self.unsafe)
 
     def _failed(self, error: BaseException, texts: Sequence[str]) -> None:
-        # A Rust panic arrives as PanicException, which is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise error
         if isinstance(error, UnicodeEncodeError):
             check_text(texts)

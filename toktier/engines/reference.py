@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from toktier.errors import CannotEncode, InvalidText
+from toktier.errors import CannotEncode, InvalidText, is_failure
 from toktier.ids import EMPTY, Ids
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ReferenceEngine:
 
     def _given_up(self, error: BaseException) -> CannotEncode:
         """For what the library raised. Raises ``error`` itself where it is none of the library's, an interrupt say."""
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise error
         return CannotEncode(f"{self.name} {self.version}", type(error).__name__)
 

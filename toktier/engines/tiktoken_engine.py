@@ -24,7 +24,7 @@ import numpy.typing as npt
 import tiktoken
 
 from toktier.engines.reference import check_text
-from toktier.errors import CannotEncode, UnusableFile
+from toktier.errors import CannotEncode, UnusableFile, is_failure
 from toktier.ids import EMPTY, Ids
 from toktier.rank_files import BYTE_RANKS, Ranks
 
@@ -142,5 +142,5 @@ def _shares(texts: Sequence[str], count: int) -> Iterator[Sequence[str]]:
 
 def _no_panic(error: BaseException) -> None:
     """Raises ``error`` again unless it is an ``Exception`` or a panic of native code."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    if not is_failure(error):
         raise error
