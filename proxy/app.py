@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from aiohttp import web
@@ -28,10 +27,12 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.exchange import Exchange, Generation
 from proxy.metrics import Metrics
-from proxy.probe import LAST_RETRY_S, Probe, keep_probed, keep_watched
+from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
 from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
 from proxy.routes import Kind, Route
 from proxy.tenants import AuthError, Tenants
+from proxy.workers import Workers
+from toktier.errors import is_failure
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 
@@ -39,6 +40,9 @@ _log = structlog.get_logger("toktier.app")
 
 MAX_HEADER_BYTES = 32 << 10
 """Longest request line or header; agents put whole turns' metadata into one."""
+
+SWEEP_S = 5.0
+"""How often sessions beyond their time are looked for."""
 
 LoadTier = Callable[[str, config.Model, config.Server, SessionStore], Loaded]
 
@@ -53,9 +57,9 @@ class Core:
         self.metrics = Metrics()
         sessions = settings.sessions
         self.store = SessionStore(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
-        self.executor = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="toktier-worker")
+        self.executor = Workers(settings.server.threads, "toktier-worker")
         # Loading is slow; it must not take the workers of requests.
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="toktier-loader")
+        self._loader = Workers(1, "toktier-loader")
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.generation: Generation
@@ -68,17 +72,24 @@ class Core:
             upstreams=lambda: self.generation.registry.states(),
             upstream_states=[state.value for state in State],
         )
-        lag = asyncio.create_task(self.metrics.sample_loop_lag())
+        beside = [asyncio.create_task(self.metrics.sample_loop_lag()), asyncio.create_task(self._sweep())]
         try:
             yield
         finally:
-            lag.cancel()
-            await asyncio.gather(lag, return_exceptions=True)
+            for one in beside:
+                one.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             for task in self._closing:
                 task.cancel()
             await asyncio.gather(*self._closing, self._end(self.generation), return_exceptions=True)
             self.executor.shutdown(wait=False, cancel_futures=True)
             self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def _sweep(self) -> None:
+        """Drops old sessions also where no request does. Ends only by cancellation."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await asyncio.get_running_loop().run_in_executor(self.executor, self.store.expire)
 
     async def reload(self, settings: Settings) -> list[str]:
         """Serve new requests by ``settings``. Raises, and changes nothing, when they cannot be used."""
@@ -101,7 +112,8 @@ class Core:
 
     def _begin(self, settings: Settings, tenants: Tenants, kept: Mapping[str, Loaded]) -> Generation:
         generation = Generation(settings, tenants, Registry(settings))
-        tasks = []
+        watched = {runtime.upstream for runtime in generation.registry.models.values() if runtime.wants_ids}
+        tasks = [asyncio.create_task(upstream.lookout.keep()) for upstream in watched]
         for name, runtime in generation.registry.models.items():
             if name in kept:
                 runtime.take(kept[name])
@@ -113,9 +125,21 @@ class Core:
         """Loads a model and keeps it probed, for its life."""
         probe = Probe(runtime, self.executor)
         if runtime.wants_ids and (runtime.tier is not None or await self._loaded(runtime, server, probe)):
-            await keep_probed(runtime, probe)
+            await keep_probed(runtime, probe, lambda: self._read_again(runtime))
         else:
             await keep_watched(runtime, probe)
+
+    async def _read_again(self, runtime: ModelRuntime) -> None:
+        """What may have changed on disk with the engine. Raises `No`."""
+        loaded = runtime.loaded
+        if loaded is None or loaded.again is None:
+            return
+        try:
+            new = await asyncio.get_running_loop().run_in_executor(self._loader, loaded.again)
+        except CannotLoad as error:
+            raise No(error.reason, error.detail) from None
+        if new is not None:
+            runtime.take(new)
 
     async def _loaded(self, runtime: ModelRuntime, server: config.Server, probe: Probe) -> bool:
         """Loads the tier, again and again where that may help. False when only another configuration can."""
@@ -134,7 +158,9 @@ class Core:
                     runtime.set_text(error.reason, error.detail)
                     if error.final:
                         return False
-                except Exception as error:
+                except BaseException as error:
+                    if not is_failure(error):
+                        raise
                     _log.exception("load_failed", model=runtime.name)
                     runtime.set_text(Bypass.TOKENIZER_UNAVAILABLE, type(error).__name__)
                 await asyncio.sleep(wait)

@@ -51,6 +51,7 @@ class Flag(StrEnum):
     CONNECTION_RETRY = "connection_retry"
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_TIMEOUT = "upstream_timeout"
+    ERROR_UNDER_200 = "error_under_200"
 
 
 def request_id(given: str | None) -> str:
@@ -173,7 +174,8 @@ class RequestRecord:
         self.status = status
         self.stages_us.setdefault("total", (time.perf_counter_ns() - self.started_ns) // 1000)
         wrong = self.prompt_tokens_equal is False or self.bypass is Bypass.INTERNAL_ERROR
-        bad = wrong or (status is not None and status >= 500) or Flag.INCOMPLETE_STREAM in self.flags
+        broken = self.flags & {Flag.INCOMPLETE_STREAM, Flag.ERROR_UNDER_200}
+        bad = wrong or (status is not None and status >= 500) or bool(broken)
         (_log.warning if bad else _log.info)("request", **self.fields())
 
     def fields(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import zlib
 from collections.abc import Callable, Iterator
@@ -123,6 +124,23 @@ def decode(coding: str, raw: bytes, limit: int) -> bytes:
             400, "The body is not valid for its Content-Encoding.", code="invalid_content_encoding"
         ) from None
     return b"".join(pieces)
+
+
+def decoded_start(coding: str, raw: bytes, limit: int) -> bytes:
+    """At most ``limit`` bytes of what ``raw``, the start of a reply, says under its ``Content-Encoding``.
+
+    As far as it can be decoded; as it is where the coding is not known.
+    """
+    decoder = DECODERS.get(coding.strip().lower())
+    if decoder is None:
+        return raw[:limit]
+    out = bytearray()
+    with contextlib.suppress(Broken):
+        for piece in decoder(raw):
+            out += piece
+            if len(out) >= limit:
+                break
+    return bytes(out[:limit])
 
 
 def coding_of(request: web.BaseRequest) -> str | None:

@@ -103,6 +103,9 @@ class Server(Section):
     worker_threads: int = Field(
         0, ge=0, le=256, description="threads that parse, render and encode; 0: one a core, at most 16"
     )
+    prepare_timeout_s: Seconds = Field(
+        30.0, description="how long rendering and encoding a request may take; then it goes on as text"
+    )
     inline_below_bytes: int = Field(
         16_384, ge=0, description="bodies below this size are prepared on the event loop itself, without a thread"
     )

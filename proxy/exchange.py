@@ -9,7 +9,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,7 +23,8 @@ from proxy.registry import ModelRuntime, Registry
 from proxy.relay import End, Relayed, relay
 from proxy.routes import Route
 from proxy.tenants import Tenant, Tenants
-from proxy.upstream import Attempts, Upstream
+from proxy.upstream import Again, Attempts, Upstream
+from proxy.workers import Workers
 
 _log = structlog.get_logger("toktier.proxy")
 
@@ -55,8 +55,10 @@ class Exchange:
     generation: Generation
     tenant: Tenant
     record: RequestRecord
-    executor: Executor
+    executor: Workers
     relayed: Relayed = field(default_factory=Relayed)
+    named: object = None
+    """``model`` of the body, as the client wrote it."""
 
     async def read(self) -> bytes:
         """The whole body, decoded and within the limit."""
@@ -89,7 +91,7 @@ class Exchange:
 
     def model(self, parsed: jsonspan.Parsed) -> ModelRuntime | None:
         """The model that the body names; None where it names none. Raises `ApiError` 404 for an unknown one."""
-        name = parsed.value.get("model")
+        self.named = name = parsed.value.get("model")
         if name is None:
             return None
         model = self.generation.registry.find(name)
@@ -112,8 +114,13 @@ class Exchange:
         salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.value)
         return {"cache_salt"}, [("cache_salt", b'"' + salt.encode() + b'"')]
 
-    async def send(self, upstream: Upstream, raw: bytes | None, path: str | None = None) -> ClientResponse:
-        """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply."""
+    async def send(
+        self, upstream: Upstream, raw: bytes | None, path: str | None = None, again: Again | None = None
+    ) -> ClientResponse:
+        """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply.
+
+        ``again``: as for `Upstream.send`.
+        """
         record, request = self.record, self.request
         record.upstream = upstream.name
         passthrough = self.generation.settings.auth.mode == "passthrough"
@@ -128,7 +135,7 @@ class Exchange:
         attempts = Attempts()
         start = time.perf_counter_ns()
         try:
-            reply = await upstream.send(request.method, target, headers, raw, attempts)
+            reply = await upstream.send(request.method, target, headers, raw, attempts, again)
         except ApiError as error:
             record.flags.add(Flag.UPSTREAM_TIMEOUT if error.status == 504 else Flag.UPSTREAM_UNREACHABLE)
             if record.stream:
@@ -166,6 +173,8 @@ class Exchange:
                 record.flags.add(Flag.CLIENT_STALLED)
             elif relayed.end is End.INCOMPLETE:
                 record.flags.add(Flag.INCOMPLETE_STREAM)
+            if relayed.error and reply.status == 200:
+                record.flags.add(Flag.ERROR_UNDER_200)
             if relayed.upstream_broke:
                 upstream.on_failure()
             if relayed.prompt_tokens is not None:

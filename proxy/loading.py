@@ -6,6 +6,8 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,8 @@ class Loader:
 
     def load(self, name: str, model: Model, server: Server, store: SessionStore) -> Loaded:
         """The tier of a model with a tokenizer, compared with transformers on the way. Raises `CannotLoad`."""
-        assert model.tokenizer is not None
-        source = EMBEDDED if model.tokenizer == EMBEDDED_TOKENIZER else model.tokenizer
         try:
-            read = sources.read(source, revision=model.revision)
+            read = _read(model)
             with self._compared(read, server.cache_dir) as comparison:
                 tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir)
                 parity = comparison.result(tokenizer.reference, tokenizer.special)
@@ -54,7 +54,30 @@ class Loader:
         _report(name, tokenizer, parity)
         if parity.outcome is Outcome.DIFFERENT:
             raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
-        return assemble(name, model, tokenizer, store, parity)
+        loaded = assemble(name, model, tokenizer, store, parity)
+        return replace(loaded, again=partial(self._again, name, model, server, store, loaded))
+
+    def _again(self, name: str, model: Model, server: Server, store: SessionStore, loaded: Loaded) -> Loaded | None:
+        """See `Loaded.again`."""
+        tier = loaded.tier
+        assert isinstance(tier, ModelTier)
+        try:
+            digest = _read(model).digest(engine_versions())
+            template = ChatTemplate.load(tier.tokenizer, override=model.chat_template)
+        except (TokTierError, OSError) as error:
+            raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
+        if digest != tier.tokenizer.digest or template is None or template.digest != tier.template.digest:
+            _log.warning("tokenizer_read_again", model=name, digest=digest, outcome="changed")
+            return self.load(name, model, server, store)
+        checked = tier.tokenizer.checked_again()
+        same = checked is tier.tokenizer
+        (_log.info if same else _log.error)(
+            "tokenizer_read_again", model=name, digest=digest, outcome="unchanged" if same else "contradicted"
+        )
+        if same:
+            return None
+        new = assemble(name, model, checked, store, loaded.parity)
+        return replace(new, again=partial(self._again, name, model, server, store, new))
 
     def close(self) -> None:
         """End a comparison that is running and remove its files. At worst it waits for one to begin. Thread-safe."""
@@ -77,6 +100,12 @@ class Loader:
         finally:
             with self._lock:
                 self._comparison = None
+
+
+def _read(model: Model) -> sources.TokenizerFiles:
+    assert model.tokenizer is not None
+    source = EMBEDDED if model.tokenizer == EMBEDDED_TOKENIZER else model.tokenizer
+    return sources.read(source, revision=model.revision)
 
 
 def _report(name: str, tokenizer: FrozenTokenizer, parity: Parity) -> None:

@@ -15,12 +15,11 @@ may pass by itself (an engine that is down, loading or busy) is asked again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -29,8 +28,10 @@ import orjson
 import structlog
 
 from proxy.changes import ID_PATHS
+from proxy.marks import Marks, marks_of, steady
 from proxy.registry import ModelRuntime, State
-from toktier.errors import TokTierError, Unrenderable
+from proxy.workers import Workers
+from toktier.errors import TokTierError, Unrenderable, is_failure
 from toktier.ids import Ids
 from toktier.reasons import Bypass
 from toktier.tier import ModelTier
@@ -114,9 +115,16 @@ class No(Exception):
 class Probe:
     """Asks one model's upstream. ``executor`` runs the tier."""
 
-    def __init__(self, runtime: ModelRuntime, executor: Executor) -> None:
+    def __init__(self, runtime: ModelRuntime, executor: Workers) -> None:
         self._runtime = runtime
         self._executor = executor
+        self._seen: list[Marks] = []
+        self._headers: Mapping[str, str] = {}
+
+    @property
+    def marks(self) -> Marks:
+        """What all replies to the last run's chat requests say alike of the process that wrote them."""
+        return steady(self._seen) if self._seen else Marks()
 
     async def identity(self) -> tuple[Any, ...]:
         """What the upstream says it is: version and the model's entry. Raises `Later`, and `No` for an old vLLM."""
@@ -140,9 +148,9 @@ class Probe:
                 return (version, json.dumps(steady, sort_keys=True))
         raise Later("the upstream does not list the model (served_name?)")
 
-    async def run(self) -> tuple[Any, ...]:
-        """All four questions. Returns the identity they were answered for. Raises `Later` or `No`."""
-        identity = await self.identity()
+    async def run(self, identity: tuple[Any, ...]) -> None:
+        """The other questions, of the upstream that answered the first two with ``identity``. Raises `Later`, `No`."""
+        self._seen.clear()
         tier = self._runtime.tier
         if isinstance(tier, ModelTier):
             tier.settings = replace(tier.settings, engine_version=identity[0])
@@ -150,7 +158,6 @@ class Probe:
         await self._parity()
         if await self.identity() != identity:
             raise Later("the upstream changed while it was probed")
-        return identity
 
     async def _honours_ids(self) -> None:
         message = {"messages": [{"role": "user", "content": "."}]}
@@ -162,16 +169,17 @@ class Probe:
     async def _parity(self) -> None:
         tier = self._runtime.tier
         assert tier is not None
-        loop = asyncio.get_running_loop()
         tokenize = True
         compared = 0
         for number, conversation in enumerate(CONVERSATIONS):
             body = {"model": self._runtime.probe_name, **conversation}
             try:
-                prepared = await loop.run_in_executor(self._executor, tier.prepare, PROBE_TENANT, body)
+                prepared = await self._executor.run(partial(tier.prepare, PROBE_TENANT, body), SLOW_S)
             except Unrenderable as error:
                 _log.info("probe_skipped", model=self._runtime.name, conversation=number, reason=error.bypass.value)
                 continue
+            except TimeoutError:
+                raise No(Bypass.PREPARE_TIMEOUT, f"conversation {number}") from None
             except TokTierError as error:
                 raise No(Bypass.UPSTREAM_PARITY, f"conversation {number}: {type(error).__name__}") from None
             ids = prepared.ids
@@ -223,6 +231,7 @@ class Probe:
             raise No(Bypass.UPSTREAM_IGNORES_IDS, f"the upstream answered {status} to IDs")
         if status != 200:
             raise Later(f"POST /v1/chat/completions: {status}")
+        self._seen.append(marks_of(self._headers, reply))
         usage = reply.get("usage") if isinstance(reply, dict) else None
         count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         if not isinstance(count, int):
@@ -233,7 +242,7 @@ class Probe:
         """Status and JSON value (None for anything else). Raises `Later` when there was no answer."""
         raw = None if body is None else orjson.dumps(body)
         try:
-            status, reply = await self._runtime.upstream.ask(method, path, raw, timeout_s)
+            status, reply, self._headers = await self._runtime.upstream.question(method, path, raw, timeout_s)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             self._runtime.reachable = False
             raise Later(f"{method} {path}: {type(error).__name__}") from None
@@ -259,15 +268,26 @@ def _compare(number: int, ours: Ids, theirs: Ids) -> None:
 async def keep_watched(runtime: ModelRuntime, probe: Probe) -> None:
     """For a model in text mode by configuration: only whether its upstream answers. Ends only by cancellation."""
     while True:
-        with contextlib.suppress(Later, No):
+        try:
             await probe.identity()
+        except (Later, No):
+            pass
+        except Exception:
+            _log.exception("probe_failed", model=runtime.name)
         await asyncio.sleep(WATCH_S if runtime.reachable else FIRST_RETRY_S * 4)
 
 
 async def keep_probed(
-    runtime: ModelRuntime, probe: Probe, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    runtime: ModelRuntime,
+    probe: Probe,
+    refresh: Callable[[], Awaitable[None]],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Runs for the life of the model: probes it, watches it, probes it again. Ends only by cancellation."""
+    """Runs for the life of the model: probes it, watches it, probes it again. Ends only by cancellation.
+
+    ``refresh`` reads the model's files again, before another process than the last one is probed; it may raise `No`.
+    """
     retry = FIRST_RETRY_S
     identity: tuple[Any, ...] | None = None
     while True:
@@ -278,9 +298,14 @@ async def keep_probed(
                     await _rest(runtime, WATCH_S)
                     continue
                 runtime.set_unprobed("the upstream's version or model changed")
-            identity = await probe.run()
+            await runtime.upstream.lookout.ready()
+            found = await probe.identity()
+            if runtime.replaced or identity not in (None, found):
+                await _refreshed(runtime, refresh)
+            await probe.run(found)
+            identity = found
             if not runtime.recheck.is_set():
-                runtime.set_ok()
+                runtime.set_ok(probe.marks)
             retry = FIRST_RETRY_S
             # A state that keeps being doubted (a balancer before unlike engines) is restored ever more slowly.
             await _rest(runtime, WATCH_S)
@@ -294,10 +319,21 @@ async def keep_probed(
             runtime.set_text(error.reason, error.detail)
             await _rest(runtime, TEXT_RETRY_S)
             await sleep(FIRST_RETRY_S)
-        except Exception as error:  # the probe itself is at fault: text mode, and no end of the task
+        except BaseException as error:  # the probe itself is at fault: text mode, and no end of the task
+            if not is_failure(error):
+                raise
             _log.exception("probe_failed", model=runtime.name)
             runtime.set_text(Bypass.INTERNAL_ERROR, type(error).__name__)
             await sleep(TEXT_RETRY_S)
+
+
+async def _refreshed(runtime: ModelRuntime, refresh: Callable[[], Awaitable[None]]) -> None:
+    runtime.replaced = False
+    try:
+        await refresh()
+    except BaseException:
+        runtime.replaced = True
+        raise
 
 
 async def _rest(runtime: ModelRuntime, seconds: float) -> None:

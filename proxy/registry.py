@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from proxy import config
+from proxy.marks import Marks
 from proxy.upstream import Upstream
 from toktier.reasons import Bypass
 
@@ -61,6 +62,9 @@ class Loaded:
     """Finds the literal of any special token in UTF-8; None where there is none."""
     parity: Parity | None = None
     """What the comparison with transformers found; None where there was none."""
+    again: Callable[[], Loaded | None] | None = None
+    """Reads the model's files again and checks the certificate on other texts: None where all is as it was, else what
+    serves from now on. Seconds of work. Raises `CannotLoad`."""
 
 
 class CannotLoad(Exception):
@@ -96,6 +100,11 @@ class ModelRuntime:
         """Set to have the probe run again soon."""
         self.doubts = 0
         """Times in a row that doubt ended state OK; the next probe waits longer."""
+        self.replaced = False
+        """Whether another process may listen at the upstream than the one that was probed last: before the next probe
+        the model's files are read again."""
+        self.marks = Marks()
+        """Of the process that was probed last."""
         self._refusals = 0
         if settings.mode == "text":
             self.set_text(Bypass.TEXT_MODE_CONFIGURED)
@@ -118,8 +127,9 @@ class ModelRuntime:
         """Whether the configuration lets this model be repaired at all."""
         return self.settings.mode == "auto" and self.settings.tokenizer is not None
 
-    def set_ok(self) -> None:
-        """The probe passed."""
+    def set_ok(self, marks: Marks | None = None) -> None:
+        """The probe passed on a process whose replies bear ``marks``."""
+        self.marks = marks or Marks()
         if self.state is not State.OK:
             _log.info("model_state", model=self.name, upstream=self.upstream.name, state="ok")
         self.state, self.reason, self.detail = State.OK, None, None
@@ -147,6 +157,20 @@ class ModelRuntime:
             self.doubts += 1
             self.set_unprobed(detail)
         self.recheck.set()
+
+    def suspect(self, detail: str) -> None:
+        """Another process may listen at the upstream from now on."""
+        self.replaced = True
+        self.doubt(detail)
+
+    def answered(self, status: int, marks: Marks) -> None:
+        """What a reply to a request that names `probe_name` says of the process that wrote it."""
+        if self.state is not State.OK:
+            return
+        if status == 404:
+            self.suspect("the upstream does not know the model any more")
+        elif status == 200 and (mark := self.marks.differs(marks)) is not None:
+            self.suspect(f"a reply bears another {mark} than those to the probe")
 
     def refused(self) -> None:
         """The upstream answered 400 about the IDs."""
@@ -183,7 +207,10 @@ class Registry:
             for alias in (name, *model.aliases):
                 self._by_name[alias] = runtime
         for upstream in self.upstreams.values():
-            upstream.on_failure = self._on_failure(upstream)
+            upstream.on_failure = self._for_models(upstream, ModelRuntime.doubt, "a connection to the upstream failed")
+            upstream.lookout.on_gone = self._for_models(
+                upstream, ModelRuntime.suspect, "the upstream ended the connection that watches it"
+            )
 
     def find(self, name: object) -> ModelRuntime | None:
         """The model that a client named, or None."""
@@ -202,10 +229,12 @@ class Registry:
                 out[name] = runtime.state.value
         return out
 
-    def _on_failure(self, upstream: Upstream) -> Any:
-        def failed() -> None:
+    def _for_models(
+        self, upstream: Upstream, tell: Callable[[ModelRuntime, str], None], detail: str
+    ) -> Callable[[], None]:
+        def told() -> None:
             for runtime in self.models.values():
                 if runtime.upstream is upstream:
-                    runtime.doubt("a connection to the upstream failed")
+                    tell(runtime, detail)
 
-        return failed
+        return told

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +20,7 @@ import orjson
 from aiohttp import web
 
 from proxy import changes
+from proxy.marks import Marks, marks_of
 
 MAX_LINE = 256 << 10
 """Longest SSE line that is looked into, in bytes; a longer one is relayed but not understood."""
@@ -43,12 +45,15 @@ class SseObserver:
     A line ends with LF, CR or CR LF; the ``data`` lines of an event are joined with LF (WHATWG HTML, 9.2.6).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        """``headers``: the reply's, for `marks`."""
         self.events = 0
         self.done = False
         self.finished = False
         self.error = False
         self.prompt_tokens: int | None = None
+        self.marks = Marks()
+        self._headers = headers or {}
         self._open = False
         self._line = b""
         self._after_cr = False
@@ -118,6 +123,7 @@ class SseObserver:
             if not isinstance(value, dict):
                 return
             self.error = self.error or bool(value.get("error"))
+            self.marks = marks_of(self._headers, value)
             self.prompt_tokens = _prompt_tokens(value, self.prompt_tokens)
             choices = value.get("choices")
             if isinstance(choices, list):
@@ -125,10 +131,14 @@ class SseObserver:
 
 
 class JsonObserver:
-    """Reads usage out of a JSON reply that is not too large."""
+    """Reads usage and an error out of a JSON reply that is not too large."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        """``headers``: the reply's, for `marks`."""
         self.prompt_tokens: int | None = None
+        self.error = False
+        self.marks = Marks()
+        self._headers = headers or {}
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -148,6 +158,8 @@ class JsonObserver:
             except orjson.JSONDecodeError:
                 return
             if isinstance(value, dict):
+                self.error = bool(value.get("error"))
+                self.marks = marks_of(self._headers, value)
                 self.prompt_tokens = _prompt_tokens(value, None)
 
 
@@ -173,6 +185,18 @@ class Relayed:
         """``usage.prompt_tokens`` of the reply, where it has one."""
         observer = self.sse or self.json
         return None if observer is None else observer.prompt_tokens
+
+    @property
+    def marks(self) -> Marks:
+        """What the reply says of the process that wrote it."""
+        observer = self.sse or self.json
+        return Marks() if observer is None else observer.marks
+
+    @property
+    def error(self) -> bool:
+        """Whether the reply's own bytes tell of an error, whatever its status."""
+        observer = self.sse or self.json
+        return observer is not None and observer.error
 
 
 def _plain(reply: aiohttp.ClientResponse) -> bool:
@@ -200,9 +224,9 @@ async def relay(
     if _plain(reply):
         kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind == "text/event-stream":
-            relayed.sse = SseObserver()
+            relayed.sse = SseObserver(reply.headers)
         elif kind == "application/json":
-            relayed.json = JsonObserver()
+            relayed.json = JsonObserver(reply.headers)
     try:
         await response.prepare(request)
         broken = await _pump(reply, response, write_timeout_s, relayed, read)

@@ -30,9 +30,13 @@ from proxy.config_checks import warnings
 from proxy.errors import draining
 from proxy.routes import Kind
 from proxy.server import Runner
+from proxy.tenants import KeyFileError
+from proxy.workers import Workers
 
 log = structlog.get_logger("toktier.serve")
 
+READ_AGAIN_S = 60.0
+"""Longest wait for the configuration's files at a reload."""
 _ALWAYS_ANSWERED = ("/health", "/metrics")
 
 
@@ -126,6 +130,8 @@ class Server:
         self._read_again = read_again
         self._logs = written
         self._reloading = asyncio.Lock()
+        # asyncio's own threads would be waited for at the end, a file that hangs too.
+        self._reader = Workers(1, "toktier-reader")
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -134,7 +140,13 @@ class Server:
 
         settings = self._settings
         ended = asyncio.Event()
-        self._app = app = create_app(settings)
+        try:
+            self._app = app = create_app(settings)
+        except (OSError, KeyFileError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+            log.error("cannot_start", place="auth.state_dir", reason=reason)
+            _tell(f"auth.state_dir: {settings.auth.state_dir} cannot be used ({reason}). It must be writable.")
+            return 1
         drain = Drain()
         app.middlewares.insert(0, drain.middleware)
         runner = Runner(
@@ -226,10 +238,13 @@ class Server:
 
         async with self._reloading:
             try:
-                new = await asyncio.to_thread(self._read_again)
+                new = await self._reader.run(self._read_again, READ_AGAIN_S)
             except ConfigError as error:
                 for problem in error.problems:
                     log.error("reload_refused", place=problem.place, problem=problem.problem, remedy=problem.remedy)
+                return
+            except Exception:
+                log.exception("reload_failed")
                 return
             result = reload.diff(self._settings, new)
             try:

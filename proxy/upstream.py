@@ -4,7 +4,8 @@ Invariants
 1. Requests go to the configured URL only: no redirects, no proxies from the environment, no cookies.
 2. The reply's bytes are not decoded. Bytes that an engine sends while no request waits for them are no one's reply.
 3. A request is sent a second time only when a *reused* connection failed before any byte of a reply: the engine had
-   closed it while idle and never saw the request. The second time uses a new connection and is the last.
+   closed it while idle and never saw the request. The second time uses a new connection and is the last; another
+   process may listen there, so it gets what is right for any (`Again`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,11 @@ from typing import Any
 import aiohttp
 import structlog
 from aiohttp.connector import Connection
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from proxy import config, errors
+from proxy.lookout import Lookout
 
 _log = structlog.get_logger("toktier.upstream")
 READ_BUFFER = 64 << 10
@@ -36,6 +38,10 @@ _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Characters that no header or reason phrase of a reply may have, but which aiohttp's parser lets through."""
 _NO_BYTE = "Server disconnected"
 """`ServerDisconnectedError.message` when nothing of a reply had arrived; else it is what had."""
+
+
+Again = Callable[[], Awaitable[bytes]]
+"""Makes the body of the second time."""
 
 
 @dataclass(slots=True)
@@ -72,6 +78,7 @@ class Upstream:
         """Value of the Authorization header of TokTier's own."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when a connection failed, also if a second one served: what the probe found may be void."""
+        self.lookout = Lookout(name, settings)
         self._base = settings.url
         self._pooled = self._session(keep=True)
         self._fresh = self._session(keep=False)
@@ -105,11 +112,18 @@ class Upstream:
         await self._fresh.close()
 
     async def send(
-        self, method: str, target: str, headers: CIMultiDict[str], body: bytes | None, attempts: Attempts
+        self,
+        method: str,
+        target: str,
+        headers: CIMultiDict[str],
+        body: bytes | None,
+        attempts: Attempts,
+        again: Again | None = None,
     ) -> aiohttp.ClientResponse:
         """The reply, its head read and its body not. ``target`` is an encoded path with query, from the allow-list.
 
-        The caller closes the reply. Raises `ApiError` 502 or 504. Cancellation closes the connection.
+        A second time, the body is what ``again`` makes, or the same without it. The caller closes the reply. Raises
+        `ApiError` 502 or 504. Cancellation closes the connection.
         """
         url = URL(self._base + target, encoded=True)
         try:
@@ -119,6 +133,8 @@ class Upstream:
                 if not attempts.reused or not _nothing_received(error):
                     raise
                 self.on_failure()  # another process may listen by now: it is asked before further IDs go out
+                if again is not None:
+                    body = await again()
             return _checked(await self._send(self._fresh, method, url, headers, body, attempts))
         except TimeoutError as error:
             self._failed(error)
@@ -167,7 +183,14 @@ class Upstream:
             attempts._silence = lambda: None
 
     async def ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        """A small request of TokTier's own (a probe): status and whole body, within ``timeout_s`` seconds.
+        """As `question`, without the headers."""
+        status, reply, _ = await self.question(method, path, body, timeout_s)
+        return status, reply
+
+    async def question(
+        self, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> tuple[int, bytes, CIMultiDictProxy[str]]:
+        """A small request of TokTier's own (a probe): status, whole body and headers, within ``timeout_s`` seconds.
 
         Always on a new connection, so that what it finds is about the process that listens now. Raises
         aiohttp.ClientError, OSError, TimeoutError or ValueError (more than 64 MiB).
@@ -187,7 +210,7 @@ class Upstream:
                     pieces += piece
                     if len(pieces) > 64 << 20:
                         raise ValueError("reply over 64 MiB")
-                return reply.status, bytes(pieces)
+                return reply.status, bytes(pieces), reply.headers
 
 
 def _checked(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:

@@ -19,6 +19,7 @@ from aiohttp import web
 from proxy import changes
 from proxy.api import controls
 from proxy.api.checks import refuse_ids_out_of_range, refuse_surrogates
+from proxy.api.refusal import STATUSES, refused
 from proxy.audit import Flag
 from proxy.errors import ApiError
 from proxy.exchange import Exchange, Member
@@ -37,8 +38,6 @@ _log = structlog.get_logger("toktier.chat")
 HINTS = ("x-session-id", "session-id", "session_id", "x-session-affinity", "x-claude-code-session-id")
 """Headers in which agents name their session; else the body's ``prompt_cache_key`` is asked. A hint only: one value may
 carry several conversations."""
-_ERROR_BODY = 64 << 10
-_REFUSALS = (400, 422)
 
 
 async def chat(exchange: Exchange) -> web.StreamResponse:
@@ -53,25 +52,33 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     if model.settings.control_tokens == "reject":
         await _without_control_tokens(exchange, model, parsed)
     remove, add = exchange.salt(parsed)
+
+    async def text() -> bytes:
+        return await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
+
+    async def text_again() -> bytes:
+        record.bypassed(Bypass.UPSTREAM_UNPROBED, "the connection had to be replaced")
+        return await text()
+
     with_ids = await _repair(exchange, model, parsed, remove, add)
     if with_ids is not None:
-        reply = await exchange.send(model.upstream, with_ids)
+        reply = await exchange.send(model.upstream, with_ids, again=text_again)
+        if record.bypass is not None:
+            return await _finish(exchange, model, reply, b"")
         try:
-            refusal = await _refusal(model, reply)
+            refusal = await refused(reply, model.upstream.settings.token_field)
         except BaseException:
             reply.close()
             raise
-        if refusal is None:
-            return await _finish(exchange, model, reply, b"")
-        named, start = refusal
-        if not named:
-            return await _finish(exchange, model, reply, start)
+        if reply.status == 200:
+            model.accepted()
+        if refusal is None or not refusal.names_ids:
+            return await _finish(exchange, model, reply, refusal.start if refusal else b"")
         reply.close()
         record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
         record.flags.add(Flag.IDS_REFUSED_RETRY)
-    as_text = await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
-    reply = await exchange.send(model.upstream, as_text)
-    if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in _REFUSALS:
+    reply = await exchange.send(model.upstream, await text())
+    if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in STATUSES:
         # Engines quote a body that is wrong in another way, the IDs in it too: that is no refusal of the IDs.
         model.refused()
     return await _finish(exchange, model, reply, b"")
@@ -132,6 +139,9 @@ async def _repair(
         record.bypassed(Bypass.INTERNAL_ERROR)
         return None
     record.take(prepared)
+    if model.state is not State.OK:  # it was doubted meanwhile
+        record.bypassed(model.reason or Bypass.UPSTREAM_UNPROBED, model.detail)
+        return None
     record.tokenizer_digest, record.template_digest = prepared.tokenizer_digest, prepared.template_digest
     record.versions = dict(model.versions)
     record.add_stage("serialise", work.serialise_ns)
@@ -139,12 +149,21 @@ async def _repair(
 
 
 async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared, bytes]:
-    if size < exchange.generation.settings.server.inline_below_bytes:
+    """What `_Work.run` gives. Raises what it raises, and `Unrenderable` when it takes too long."""
+    server = exchange.generation.settings.server
+    if exchange.executor.full:
+        raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
+    if size < server.inline_below_bytes:
         try:
             return work.run(wait=False)
         except SessionBusy:
             pass  # a thread may wait for the session, the event loop may not
-    return await asyncio.get_running_loop().run_in_executor(exchange.executor, work.run)
+    try:
+        return await exchange.executor.run(work.run, server.prepare_timeout_s)
+    except TimeoutError:
+        record = exchange.record
+        _log.error("prepare_stuck", model=record.model, request_id=record.request_id, stuck=exchange.executor.stuck)
+        raise Unrenderable(Bypass.PREPARE_TIMEOUT, f"over {server.prepare_timeout_s:g} s") from None
 
 
 def _hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
@@ -184,27 +203,13 @@ class _Work:
         return prepared, body
 
 
-async def _refusal(model: ModelRuntime, reply: aiohttp.ClientResponse) -> tuple[bool, bytes] | None:
-    """None for a reply that is no client error; else whether it names the ID field, and what was read of its body."""
-    if reply.status not in _REFUSALS:
-        if reply.status == 200:
-            model.accepted()
-        return None
-    start = bytearray()
-    try:
-        while len(start) < _ERROR_BODY and (piece := await reply.content.readany()):
-            start += piece
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return False, bytes(start)  # the relay meets the same error again and says so
-    field = changes.ID_PATHS[model.upstream.settings.token_field][-1]
-    return field.encode() in start, bytes(start)
-
-
 async def _finish(
     exchange: Exchange, model: ModelRuntime, reply: aiohttp.ClientResponse, start: bytes
 ) -> web.StreamResponse:
     response = await exchange.relay(model.upstream, reply, done=True, read=start)
     record = exchange.record
+    if exchange.named in (None, model.probe_name):
+        model.answered(reply.status, exchange.relayed.marks)
     if record.prompt_tokens_equal is not None and exchange.relayed.end is End.COMPLETE:
         model.counted(record.prompt_tokens_equal)
     return response

@@ -49,6 +49,18 @@ def test_decode_undoes_each_coding(coding: str) -> None:
         assert body.decode(coding, ENCODERS[coding](data), LIMIT) == data
 
 
+@pytest.mark.parametrize("coding", ENCODERS)
+def test_the_start_of_a_reply_is_decoded_as_far_as_it_goes(coding: str) -> None:
+    data = bytes(range(256)) * 400
+    packed = ENCODERS[coding](data)
+    assert body.decoded_start(f" {coding.upper()} ", packed, 1000) == data[:1000]
+    assert body.decoded_start(coding, packed, 1 << 20) == data
+    for size in range(0, len(packed), 50):
+        assert data.startswith(body.decoded_start(coding, packed[:size], 1 << 20))
+    assert body.decoded_start(coding, b"\0never packed", 100) == b""
+    assert body.decoded_start("", data, 1000) == body.decoded_start("x", data, 1000) == data[:1000]
+
+
 def test_decode_takes_what_the_specifications_allow() -> None:
     assert body.decode("deflate", raw_deflate(RAW), LIMIT) == RAW
     assert body.decode("gzip", gzip.compress(b"a") + gzip.compress(b"b"), LIMIT) == b"ab"

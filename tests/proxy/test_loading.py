@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -23,8 +26,10 @@ from toktier import parity, tokenizer
 from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.errors import Refusal, Unrenderable
 from toktier.parity import Outcome
-from toktier.reasons import Bypass
+from toktier.reasons import Bypass, FullEncode
+from toktier.reasons import Path as Path_
 from toktier.sessions import SessionStore
+from toktier.tier import ModelTier
 
 STORE = SessionStore(1 << 20)
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
@@ -178,6 +183,84 @@ def test_a_rank_file_is_served(tmp_path: Path) -> None:
     with pytest.raises(Unrenderable, match=Bypass.CANNOT_ENCODE.value):  # the proxy then sends the text
         loaded.tier.prepare("t", {"model": "m", "messages": [{"role": "user", "content": " " * 1_100_000 + "x"}]})
     assert loaded.tier.prepare("t", body).ids.tolist() == prepared.ids.tolist()
+
+
+RANK_TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|end|>{% endfor %}"
+
+
+def loaded_ranks(folder: Path, template: Path | None = None) -> tuple[Loaded, ModelTier]:
+    write_ranks(folder)
+    (folder / "chat_template.jinja").write_text(RANK_TEMPLATE)
+    model = Model(upstream="e", tokenizer=str(folder), chat_template=template)
+    loaded = Loader().load("m", model, Server(cache_dir=CACHE), SessionStore(1 << 20))
+    assert isinstance(loaded.tier, ModelTier)
+    return loaded, loaded.tier
+
+
+def again(loaded: Loaded) -> tuple[Loaded | None, str]:
+    """What reading again gave, and the outcome that was logged."""
+    assert loaded.again is not None
+    with capture_logs() as logs:
+        new = loaded.again()
+    (line,) = [line for line in logs if line["event"] == "tokenizer_read_again"]
+    return new, line["outcome"]
+
+
+def test_files_that_are_the_same_are_checked_on_other_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, _ = loaded_ranks(tmp_path / "ranks")
+    seeds: list[str] = []
+    check = tokenizer.self_check
+
+    def noted(*args: Any, seed: str, **more: Any) -> int:
+        seeds.append(seed)
+        return check(*args, seed=seed, **more)
+
+    monkeypatch.setattr(tokenizer, "self_check", noted)
+    assert [again(loaded) for _ in range(2)] == [(None, "unchanged")] * 2
+    assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("own_template", [False, True])
+def test_files_that_changed_are_loaded_anew(tmp_path: Path, own_template: bool) -> None:
+    folder, template = tmp_path / "ranks", tmp_path / "t.jinja"
+    template.write_text(RANK_TEMPLATE)
+    loaded, tier = loaded_ranks(folder, template if own_template else None)
+    changed = template if own_template else folder / "chat_template.jinja"
+    changed.write_text("{{ messages[0].content }}!")
+    new, outcome = again(loaded)
+    assert outcome == "changed"
+    assert new is not None
+    assert new.tier is not tier
+    assert new.tier.prepare("t", BODY).ids.tolist() == small_engine().encode("hello \u4f60\u597d!").tolist()
+    assert tier.prepare("t", BODY).ids.tolist() == small_engine().encode("<|start|>hello \u4f60\u597d<|end|>").tolist()
+    assert again(new) == (None, "unchanged")
+    changed.unlink()
+    if own_template:
+        assert new.again is not None
+        with pytest.raises(CannotLoad) as caught:
+            new.again()
+        assert caught.value.reason is Bypass.TOKENIZER_UNAVAILABLE
+
+
+def test_a_contradicted_certificate_is_used_no_more(tmp_path: Path) -> None:
+    """Ropes that it cut are not taken up either, although files and digests are what they were."""
+    loaded, tier = loaded_ranks(tmp_path / "ranks")
+    held = tier.tokenizer.certificate
+    assert held is not None
+    wrong = replace(held, table=replace(held.table, matrix=np.ones_like(held.table.matrix)))
+    model = Model(upstream="e", tokenizer="x")
+    faulty = assemble("m", model, replace(tier.tokenizer, certificate=wrong), tier.store)
+    body = BODY | {"messages": [{"role": "user", "content": "ab abc " * 2000}]}
+    faulty.tier.prepare("t", body)
+    broken = replace(loaded, tier=faulty.tier)
+    broken = replace(broken, again=partial(loaded.again.func, *loaded.again.args[:-1], broken))  # type: ignore[union-attr]
+    new, outcome = again(broken)
+    assert outcome == "contradicted"
+    assert new is not None
+    prepared = new.tier.prepare("t", body)
+    assert (prepared.path, prepared.full) == (Path_.INIT, FullEncode.NO_CERTIFICATE)
+    assert prepared.ids.tolist() == tier.prepare("other", body).ids.tolist()
+    assert again(new) == (None, "unchanged")
 
 
 def test_a_rank_file_without_its_sidecar(tmp_path: Path) -> None:

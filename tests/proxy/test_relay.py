@@ -181,6 +181,31 @@ async def test_error_event_of_the_engine_is_enough(stage: Stage) -> None:
     sent = 'data: {"error":{"message":"out of memory","code":500}}\n\n'
     stage.up.scripts.append([{"send": sent}])
     assert (await stage.post(BODY))[1] == sent.encode()
+    line = (await stage.proxy.logged(1))[0]
+    assert (line["status"], line["flags"], line["level"]) == (200, ["error_under_200"], "warning")
+
+
+@pytest.mark.parametrize(
+    ("reply", "flags"),
+    [
+        ({"error": {"message": "no memory"}}, ["error_under_200"]),
+        ({"error": None, "choices": []}, []),
+        ({"choices": [{"message": {"content": '"error": {"message"'}}]}, []),
+    ],
+)
+async def test_an_error_under_200_is_noted(stage: Stage, reply: dict[str, Any], flags: list[str]) -> None:
+    sent = json.dumps(reply)
+    stage.up.scripts.append([{"send": sent}])
+    assert await stage.post({**BODY, "stream": False}) == (200, sent.encode())
+    assert (await stage.proxy.logged(1))[0]["flags"] == flags
+
+
+async def test_an_error_in_the_middle_of_a_stream_is_noted_and_relayed(stage: Stage) -> None:
+    delta = 'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    sent = delta + 'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\ndata: [DONE]\n\n'
+    stage.up.scripts.append([{"send": sent}])
+    assert (await stage.post(BODY))[1] == sent.encode()
+    assert (await stage.proxy.logged(1))[0]["flags"] == ["error_under_200"]
 
 
 async def test_json_reply_that_breaks_off_breaks_the_connection(stage: Stage) -> None:

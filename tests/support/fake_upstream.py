@@ -53,6 +53,13 @@ class FakeUpstream:
     time_scale: float = 1.0
     framing: str = "chunked"  # or "close"
     idle_close_s: float | None = None
+    server: str | None = None
+    """Header ``Server`` of its replies."""
+    fingerprint: str | None = None
+    """``system_fingerprint`` of its replies."""
+    max_model_len: int = 40960
+    strict_names: bool = False
+    """Whether a chat request for another model than `model` gets 404, as vLLM does it."""
     seen: list[Seen] = field(default_factory=list)
     scripts: deque[list[Step]] = field(default_factory=deque)
     ended: list[float] = field(default_factory=list)
@@ -135,10 +142,10 @@ class FakeUpstream:
         if chat and self.scripts:
             return await self._play(self.scripts.popleft(), seen, reader, writer)
         status, body, content_type = self.engine(seen)
-        writer.write(
-            f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
+        fields = {"Content-Type": content_type, "Content-Length": str(len(body))}
+        fields |= {"Server": self.server} if self.server else {}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        writer.write(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode() + body)
         await writer.drain()
         return True
 
@@ -148,13 +155,21 @@ class FakeUpstream:
         if path == "/version":
             value: Any = {"version": self.version}
         elif path.startswith("/v1/models"):
-            value = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+            entry = {"id": self.model, "object": "model", "max_model_len": self.max_model_len}
+            value = {"object": "list", "data": [entry]}
         elif path == "/tokenize" and not self.has_tokenize:
             return 404, b"{}", "application/json"
         elif path == "/tokenize" and "messages" in seen.json:
             value = {"tokens": self.tokenize(seen.json)}
         elif path == "/v1/chat/completions":
             body = seen.json
+            if body.get("model", self.model) != self.model and self.strict_names:
+                return (
+                    404,
+                    b'{"error":{"message":"no such model","type":"NotFoundError","code":404}}',
+                    "application/json",
+                )
+            marks = {"model": self.model} | ({"system_fingerprint": self.fingerprint} if self.fingerprint else {})
             ids = body
             for name in self.id_path:
                 ids = ids.get(name) if isinstance(ids, dict) else None
@@ -165,11 +180,11 @@ class FakeUpstream:
             choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
             usage = {"prompt_tokens": count, "completion_tokens": 1, "total_tokens": count + 1}
             if body.get("stream"):
-                delta = {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
-                events = [delta, {"choices": [], "usage": usage}]
+                delta = marks | {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
+                events = [delta, marks | {"choices": [], "usage": usage}]
                 text = "".join(f"data: {json.dumps(e)}\n\n" for e in events) + "data: [DONE]\n\n"
                 return 200, text.encode(), "text/event-stream"
-            value = {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
+            value = {"id": "x", "object": "chat.completion", **marks, "choices": [choice], "usage": usage}
         else:
             value = {"path": path}
         return 200, json.dumps(value).encode(), "application/json"

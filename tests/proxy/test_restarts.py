@@ -1,0 +1,265 @@
+"""Another process at an upstream's address: noticed before IDs meant for the last one reach it.
+
+Every restart here is quicker than any engine's, within the watch interval, and leaves no failed connection behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import probe
+from proxy.probe import PROBE_TENANT
+from proxy.registry import CannotLoad, Loaded, State
+from tests.support.fake_tier import FakeTier, ids_of
+from tests.support.fake_upstream import FakeUpstream, Seen
+from tests.support.proxy import Running, Stage, running, settings_for, staged
+from toktier.reasons import Bypass
+
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def with_ids(seen: Seen) -> bool:
+    return "kv_transfer_params" in seen.json
+
+
+def details(proxy: Running) -> list[str]:
+    return [e["detail"] for e in proxy.events if e["event"] == "model_state" and e.get("state") == "unprobed"]
+
+
+async def restart(up: FakeUpstream, **changes: Any) -> None:
+    """The process ends and another one listens on the port at once."""
+    await up.stop()
+    for name, value in changes.items():
+        setattr(up, name, value)
+    await up.listen(up.port)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path, FakeUpstream(tokenize=ids_of, fingerprint="fp-1", server="uvicorn")) as it:
+        yield it
+
+
+async def test_another_tokenizer_under_the_same_name_gets_no_ids_of_ours(stage: Stage) -> None:
+    assert (await stage.post(BODY))[0] == 200
+    await restart(stage.up, tokenize=lambda body: [7, *ids_of(body)])
+    assert (await stage.post(BODY))[0] == 200
+    assert [with_ids(seen) for seen in stage.up.chats] == [True, False]
+    first, second = await stage.proxy.logged(2)
+    assert (first["bypass"], second["bypass"]) == (None, "upstream_unprobed")
+    assert "the upstream ended the connection that watches it" in details(stage.proxy)
+    assert "upstream_failure" not in {e["event"] for e in stage.proxy.events}, "no connection failed"
+    await stage.proxy.settled(State.TEXT)
+    assert stage.proxy.core.generation.registry.models["m"].reason is Bypass.UPSTREAM_PARITY
+
+
+async def test_the_same_engine_again_gets_ids_again(stage: Stage) -> None:
+    for number in range(1, 3):
+        await restart(stage.up)
+        await stage.post(BODY)
+        await stage.proxy.settled(State.OK)
+        await stage.post(BODY)
+        assert [with_ids(seen) for seen in stage.up.chats] == [False, True] * number
+
+
+async def test_a_connection_that_died_idle_is_replaced_by_one_with_text(stage: Stage) -> None:
+    """A balancer may keep the silent connection and lose the other: nothing says which process gets the second try."""
+    await stage.post(BODY)
+    stage.up.scripts.append([{"close": True}])
+    assert (await stage.post(BODY))[0] == 200
+    assert [with_ids(seen) for seen in stage.up.chats] == [True, True, False]
+    line = (await stage.proxy.logged(2))[1]
+    assert (line["attempts"], line["bypass"], line["flags"]) == (2, "upstream_unprobed", ["connection_retry"])
+    assert (line["tokens"], line["served_chars"]) == (None, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("mark", "value"), [("fingerprint", "fp-2"), ("server", "gunicorn"), ("model", "other")])
+async def test_a_reply_with_other_marks_is_a_doubt(stage: Stage, mark: str, value: str, stream: bool) -> None:
+    """As behind a balancer that keeps its connections while the engine behind it changes."""
+    body = {**BODY, "stream": stream}
+    await stage.post(body)
+    setattr(stage.up, mark, value)
+    stage.up.tokenize = lambda body: [7, *ids_of(body)]
+    await stage.post(body)
+    assert (await stage.post(body))[0] == 200
+    assert [with_ids(seen) for seen in stage.up.chats] == [True, True, False]
+    assert f"a reply bears another {mark} than those to the probe" in details(stage.proxy)
+    await asyncio.sleep(0.1)
+    assert stage.proxy.core.generation.registry.models["m"].state is not State.OK
+
+
+async def test_marks_that_change_with_every_reply_are_no_doubt(tmp_path: Path) -> None:
+    class Restless(FakeUpstream):
+        def engine(self, seen: Seen) -> tuple[int, bytes, str]:
+            self.fingerprint = f"fp-{len(self.seen)}"
+            return super().engine(seen)
+
+    async with staged(tmp_path, Restless(tokenize=ids_of)) as stage:
+        for _ in range(5):
+            await stage.post(BODY)
+        assert all(map(with_ids, stage.up.chats))
+
+
+async def test_a_name_that_is_not_known_any_more_is_a_doubt(tmp_path: Path) -> None:
+    async with staged(tmp_path, FakeUpstream(tokenize=ids_of, strict_names=True)) as stage:
+        await stage.post(BODY)
+        stage.up.model = "other"
+        assert (await stage.post(BODY))[0] == 404
+        assert (await stage.post(BODY))[0] == 404
+        assert [with_ids(seen) for seen in stage.up.chats] == [True, True, False]
+        assert "the upstream does not know the model any more" in details(stage.proxy)
+
+
+async def test_a_busy_balancers_page_is_no_doubt(stage: Stage) -> None:
+    head = {"status": "503 Busy", "headers": {"Server": "nginx", "Retry-After": "3"}}
+    stage.up.scripts.append([{"head": head}, {"send": '{"error":{"message":"busy"}}'}])
+    async with stage.client.post(stage.proxy.url + "/v1/chat/completions", json=BODY) as reply:
+        assert (reply.status, reply.headers["Retry-After"], reply.headers["Server"]) == (503, "3", "nginx")
+    await stage.post(BODY)
+    assert all(map(with_ids, stage.up.chats))
+
+
+async def test_ids_prepared_before_the_doubt_are_not_sent_after_it(tmp_path: Path) -> None:
+    async with staged(tmp_path, server={"inline_below_bytes": 0}) as stage:
+        stage.tier.delay_s = 0.3
+        slow = asyncio.create_task(stage.post(BODY))
+        async with asyncio.timeout(10):
+            while not any(tenant != PROBE_TENANT for tenant, _ in stage.tier.calls):
+                await asyncio.sleep(0.005)
+        await restart(stage.up)
+        assert (await slow)[0] == 200
+        assert [with_ids(seen) for seen in stage.up.chats] == [False]
+        assert (await stage.proxy.logged(1))[0]["bypass"] == "upstream_unprobed"
+
+
+class Files:
+    """A model's files on disk, as a loader sees them."""
+
+    def __init__(self) -> None:
+        self.tier = FakeTier()
+        self.read_again = 0
+        self.found: Callable[[], Loaded | None] = lambda: None
+
+    def load(self, *_: object) -> Loaded:
+        return dataclasses.replace(self.tier.load(), again=self.again)
+
+    def again(self) -> Loaded | None:
+        self.read_again += 1
+        return self.found()
+
+
+@pytest.mark.parametrize("changes", [{}, {"version": "0.33.0"}, {"max_model_len": 8192}])
+async def test_files_are_read_again_for_another_process(tmp_path: Path, changes: dict[str, Any]) -> None:
+    files = Files()
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load) as proxy,
+    ):
+        assert files.read_again == 0
+        await restart(up, **changes)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not files.read_again:
+                await asyncio.sleep(0.005)
+        await proxy.settled(State.OK)
+        assert files.read_again == 1
+        assert proxy.core.generation.registry.models["m"].tier is files.tier
+
+
+async def test_an_identity_that_changes_in_place_is_noticed_by_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "WATCH_S", 0.05)
+    files = Files()
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load) as proxy,
+    ):
+        up.max_model_len = 8192
+        async with asyncio.timeout(10):
+            while "the upstream's version or model changed" not in details(proxy):
+                await asyncio.sleep(0.005)
+        await proxy.settled(State.OK)
+        assert files.read_again == 1
+
+
+async def test_changed_files_serve_from_then_on(tmp_path: Path) -> None:
+    files, newer = Files(), FakeTier()
+    files.found = newer.load
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load) as proxy,
+    ):
+        await restart(up)
+        async with asyncio.timeout(10):
+            while proxy.core.generation.registry.models["m"].tier is not newer:
+                await asyncio.sleep(0.005)
+        await proxy.settled(State.OK)
+        assert len(newer.calls) == 3, "the new one is what the probe compared"
+
+
+async def test_files_that_cannot_be_read_mean_text_until_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TEXT_RETRY_S", 0.05)
+    files = Files()
+
+    def gone() -> Loaded:
+        raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, "no such file", final=False)
+
+    files.found = gone
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load) as proxy,
+    ):
+        await restart(up)
+        await proxy.settled(State.TEXT)
+        assert proxy.core.generation.registry.models["m"].reason is Bypass.TOKENIZER_UNAVAILABLE
+        async with asyncio.timeout(10):
+            while files.read_again < 2:
+                await asyncio.sleep(0.005)
+        assert proxy.core.generation.registry.models["m"].state is State.TEXT
+        files.found = lambda: None
+        await proxy.settled(State.OK)
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it."""
+
+
+@pytest.mark.parametrize("where", ["read_again", "prepare"])
+async def test_a_panic_in_the_probe_is_no_end_of_probing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(probe, "TEXT_RETRY_S", 0.05)
+    files = Files()
+    broken = True
+    prepare = files.tier.prepare
+
+    def panic(*_: Any, **__: Any) -> Any:
+        if broken:
+            raise PanicException("CANARY")
+        return prepare(*_, **__) if where == "prepare" else None
+
+    if where == "prepare":
+        files.tier.prepare = panic  # type: ignore[method-assign]
+    else:
+        files.found = panic
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load, wait=None) as proxy,
+    ):
+        if where == "read_again":
+            await proxy.settled(State.OK)
+            await restart(up)
+        await proxy.settled(State.TEXT)
+        assert proxy.core.generation.registry.models["m"].reason is Bypass.INTERNAL_ERROR
+        broken = False
+        await proxy.settled(State.OK)
