@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test campaign test-engine test-agent lint bench clean
+.PHONY: demo test campaign soak test-engine test-agent lint bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) (once; about a minute) =="
@@ -29,6 +29,11 @@ lint: $(STAMP)
 CAMPAIGN_SECONDS ?= 15
 campaign: $(STAMP)
 	$(BIN)/python -m tools.campaigns $${TOKTIER_TEST_DATA:-../shared}/tokenizers --seconds $(CAMPAIGN_SECONDS)
+
+# A proxy under everything at once for SOAK_SECONDS: what it leaves behind must be nothing.
+SOAK_SECONDS ?= 180
+soak: $(STAMP)
+	$(BIN)/python -m tools.soak --seconds $(SOAK_SECONDS) --sessions 200 --json var/soak.json
 
 test-engine: $(STAMP)
 	TOKTIER_TEST_ENGINE=1 $(BIN)/python -m pytest tests/engine -m engine

@@ -89,13 +89,7 @@ class Served:
     async def start(self) -> None:
         """Start the process and wait until it serves with repair. Raises `ProxyFailed`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        tree = {
-            **self._tree,
-            "auth": {"state_dir": str(self.folder / "state"), **self._tree.get("auth", {})},
-            "log": {"path": str(self.log), **self._tree.get("log", {})},
-        }
-        file = self.folder / "toktier.toml"
-        file.write_text(to_toml(tree), encoding="utf-8")
+        file = self.rewrite(self._tree)
         # A user's own TOKTIER_* settings are for their proxy.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TOKTIER_")}
         known = self.log.stat().st_size if self.log.exists() else 0
@@ -109,6 +103,17 @@ class Served:
         except BaseException:
             await self.stop()
             raise
+
+    def rewrite(self, tree: Mapping[str, Any]) -> Path:
+        """Put another configuration in the file's place, for the next start or SIGHUP."""
+        tree = {
+            **tree,
+            "auth": {"state_dir": str(self.folder / "state"), **tree.get("auth", {})},
+            "log": {"path": str(self.log), **tree.get("log", {})},
+        }
+        file = self.folder / "toktier.toml"
+        file.write_text(to_toml(tree), encoding="utf-8")
+        return file
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """End it by a signal and wait; by SIGKILL if it does not end. Returns its exit code."""
