@@ -23,6 +23,11 @@ def test_the_generated_parts_are_up_to_date() -> None:
         assert docs.replaced(text, marker, content) == text, f"{document} is behind: python -m tools.docs"
 
 
+def test_the_generated_documents_are_up_to_date() -> None:
+    for document, content in docs.files():
+        assert (ROOT / document).read_text(encoding="utf-8") == content, f"{document} is behind: python -m tools.docs"
+
+
 def test_the_architecture_names_every_module() -> None:
     table = docs.module_table()
     for path in ("toktier/rope.py", "toktier/certificate/regex.py", "proxy/api/chat.py", "tools/demo/__main__.py"):

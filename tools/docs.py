@@ -6,11 +6,14 @@ The parts stand between markers; `tests/test_docs.py` fails where a document is 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from proxy.error_codes import CODES
 from toktier.reasons import BYPASS_HELP
+from tools import openapi
 from tools.bench import campaigns, cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
 
@@ -65,11 +68,23 @@ def campaign_table() -> str:
     return campaigns.table(records.read(ROOT / BENCH / "campaigns.json", campaigns.Campaign))
 
 
+def error_table() -> str:
+    """One row a code of TokTier's own errors."""
+    lines = ["| status | code | meaning |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {code.status} | `{name}` | {code.help} |" for name, code in CODES.items())])
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(document, content) of every document that is generated whole."""
+    yield openapi.FILE, json.dumps(openapi.document(), indent=1, ensure_ascii=False) + "\n"
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """(document, marker, content) of every generated part."""
     yield "docs/bypass.md", "bypass table", bypass_table()
     yield "docs/architecture.md", "modules", module_table()
     yield "docs/configuration.md", "settings", settings_table()
+    yield "docs/operations.md", "errors", error_table()
     yield "docs/certify.md", "campaigns", campaign_table()
     yield "README.md", "bench repair", bench_table()
     yield "README.md", "bench families", family_table()
@@ -89,6 +104,8 @@ def main() -> None:
     for document, marker, content in parts():
         page = ROOT / document
         page.write_text(replaced(page.read_text(encoding="utf-8"), marker, content), encoding="utf-8")
+    for document, content in files():
+        (ROOT / document).write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from proxy.error_codes import CODES, Where
+from proxy.routes import ROUTES
+from tests.conftest import ROOT
+from tools import openapi
+
+METHODS = {"get", "head", "post", "delete"}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return openapi.document()
+
+
+def test_every_route_and_method_is_described_and_no_other(document: dict[str, Any]) -> None:
+    described = {(path, method) for path, item in document["paths"].items() for method in METHODS & item.keys()}
+    assert described == {(route.pattern, method.lower()) for route in ROUTES for method in route.methods}
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method in METHODS & item.keys():
+            yield path, method, item[method]
+
+
+def test_it_keeps_the_rules_of_openapi(document: dict[str, Any]) -> None:
+    assert document["openapi"] == "3.1.0"
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(names) == len(set(names))
+    for path, item in document["paths"].items():
+        declared = {parameter["name"] for parameter in item.get("parameters", [])}
+        assert declared == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+    for path, _, operation in operations(document):
+        assert operation["responses"], path
+        assert all(status == "default" or HTTPStatus(int(status)) for status in operation["responses"])
+    schemes = document["components"]["securitySchemes"]
+    assert {name for need in document["security"] for name in need} == set(schemes)
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"]
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    found = set(references(document))
+    assert len(found) > 10
+    for reference in found:
+        target: Any = document
+        for part in reference.removeprefix("#/").split("/"):
+            target = target[part]
+    unused = {
+        f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in document["components"][kind]
+    }
+    nowhere = {f"#/components/responses/Error{code.status}" for code in CODES.values() if code.where is Where.NOWHERE}
+    assert unused - found <= nowhere
+
+
+def raised() -> Iterator[tuple[str, int | None, str | None]]:
+    """(place, status, code) of every error that TokTier makes; what is no literal is None."""
+    for path in sorted((ROOT / "proxy").rglob("*.py")):
+        if path.name.startswith("embedded"):
+            continue  # the simulated engine's own
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "ApiError":
+                code = next((keyword.value for keyword in node.keywords if keyword.arg == "code"), None)
+                literals = [getattr(part, "value", None) for part in (node.args[0], code)]
+                yield f"{path.name}:{node.lineno}", literals[0], literals[1]
+
+
+def test_every_code_that_is_raised_is_described_and_no_other() -> None:
+    found = list(raised())
+    literal = [(place, status, code) for place, status, code in found if status is not None]
+    assert len(found) - len(literal) == 1, "only errors.from_status takes what it is given"
+    for place, status, code in literal:
+        assert code in CODES, f"{place} raises {code}, which proxy/error_codes.py does not have"
+        assert CODES[code].status == status, place
+    from_aiohttp = {"bad_request"}
+    assert {code for _, _, code in literal} | from_aiohttp == set(CODES)
+
+
+def test_a_code_stands_where_it_can_occur(document: dict[str, Any]) -> None:
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert {"400", "401", "404", "408", "413", "415", "417", "500", "502", "503", "504", "default"} <= set(
+        chat["responses"]
+    )
+    assert "401" not in document["paths"]["/health"]["get"]["responses"]
+    assert set(document["paths"]["/v1/models"]["get"]["responses"]) >= {"401", "502", "504", "default"}
+    assert "415" not in document["paths"]["/v1/models"]["get"]["responses"]
