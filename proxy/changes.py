@@ -140,7 +140,7 @@ def salt_for(tenants: Tenants, tenant: Tenant, body: Mapping[str, Any]) -> str:
     if own is None:
         return tenant.salt
     if not isinstance(own, str) or not own:
-        raise ApiError(400, "cache_salt must be a non-empty string.", param="cache_salt")
+        raise ApiError(400, "cache_salt must be a non-empty string.", param="cache_salt", code="invalid_cache_salt")
     return tenants.mixed_salt(tenant, own)
 
 

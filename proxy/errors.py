@@ -1,7 +1,8 @@
 """What TokTier itself answers when it cannot serve a request: OpenAI's error shape, always JSON.
 
 Invariant: no text of an error that a client or a log sees repeats anything the client sent (a prompt, a key, a model
-name). Errors name fields, offsets, limits and settings.
+name). Errors name fields, offsets, limits and settings. One exception, in the answer alone: the place of a lone
+surrogate has the names of members that are plain identifiers (`toktier.surrogates`).
 """
 
 from __future__ import annotations

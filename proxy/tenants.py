@@ -6,6 +6,8 @@ Invariants
 2. Everything derived is HMAC-SHA256 over length-prefixed parts, the first of which says what it is for; so an id in the
    log says nothing about a salt, and no two inputs share an encoding.
 3. A credential is compared through its HMAC, so neither the comparison nor the look-up tells how near a guess was.
+4. With mode ``passthrough`` a tenant is everything by which the upstream may know a client: requests that differ in any
+   credential are never one tenant's, even where they share another one (a placeholder key beside the real one).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from multidict import MultiMapping
 
 from proxy.config import Auth
 
@@ -149,22 +152,22 @@ class Tenants:
         """New settings or a changed key file, same HMAC key: known tenants keep their ids and salts."""
         return Tenants(auth, self._key)
 
-    def identify(self, headers: Mapping[str, str]) -> Tenant:
+    def identify(self, headers: MultiMapping[str]) -> Tenant:
         """The tenant of a request. ``headers`` must look names up in any case, as aiohttp's do.
 
         The credential is, in this order: ``Authorization`` (with or without Bearer), ``X-Api-Key``, ``api-key``.
-        With mode ``passthrough`` a request without one is the anonymous tenant's: the upstream decides about it.
+        With mode ``passthrough`` a request without one is the anonymous tenant's: the upstream decides about it; one
+        with several, or with cookies, is of a tenant of its own (invariant 4).
         Raises `AuthError` with mode ``keys``, for a missing or unknown one.
         """
         if self._auth.mode == "none":
             return self._tenant(b"", None, None)
-        credential, authorization = _credential(headers)
+        credentials, authorization = _credentials(headers)
         if self._auth.mode == "passthrough":
-            identity = b"anonymous" if credential is None else b"credential:" + _bytes(credential)
-            return self._tenant(identity, None, authorization)
-        if credential is None:
+            return self._tenant(_identity(credentials, headers.getall("Cookie", [])), None, authorization)
+        if not credentials:
             raise AuthError("no API key was given; send it as 'Authorization: Bearer KEY'")
-        name = self._names.get(self._lookup(hashlib.sha256(_bytes(credential)).digest()))
+        name = self._names.get(self._lookup(hashlib.sha256(_bytes(credentials[0])).digest()))
         if name is None:
             raise AuthError("the API key is not known here")
         return self._tenant(b"name:" + name.encode(), name, None)
@@ -190,16 +193,23 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _credential(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """(the bare credential, the Authorization value that carries it upstream); both None where there is none."""
-    authorization = headers.get("Authorization", "").strip()
-    if authorization:
+def _credentials(headers: MultiMapping[str]) -> tuple[list[str], str | None]:
+    """(the bare credentials without repeats, the Authorization value that carries the first upstream)."""
+    found: dict[str, str] = {}
+    for line in headers.getall("Authorization", []):
+        authorization = line.strip()
         scheme, _, rest = authorization.partition(" ")
-        bare = rest.strip() if scheme.lower() == "bearer" else authorization
-        if bare:
-            return bare, authorization
+        found.setdefault(rest.strip() if scheme.lower() == "bearer" else authorization, authorization)
     for name in ("X-Api-Key", "api-key"):
-        key = headers.get(name, "").strip()
-        if key:
-            return key, f"Bearer {key}"
-    return None, None
+        for line in headers.getall(name, []):
+            found.setdefault(line.strip(), f"Bearer {line.strip()}")
+    found.pop("", None)
+    return list(found), next(iter(found.values()), None)
+
+
+def _identity(credentials: list[str], cookies: list[str]) -> bytes:
+    """What tells clients apart that the upstream tells apart. Length-prefixed where there is more than one part."""
+    if not cookies and len(credentials) < 2:
+        return b"credential:" + _bytes(credentials[0]) if credentials else b"anonymous"
+    parts = [str(len(credentials)).encode(), *map(_bytes, credentials), *map(_bytes, cookies)]
+    return b"credentials:" + b"".join(len(part).to_bytes(8, "big") + part for part in parts)

@@ -1,0 +1,64 @@
+"""Every code that TokTier's own errors have: status, meaning, and which routes may answer with it.
+
+`docs/openapi.json` and the table in `docs/operations.md` are made from it; a test compares it with what is raised.
+Errors of the engine are relayed as they are and have codes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Where(Enum):
+    """Which requests may be answered so."""
+
+    ANY = "any"  # every request, also one that no route takes
+    ROUTE = "route"  # every route that is served for a tenant
+    BODY = "body"  # those whose body is read
+    JSON = "json"  # those whose body must be JSON
+    SALTED = "salted"  # those that set cache_salt
+    MODEL = "model"  # those that name a model
+    CHAT = "chat"
+    NOWHERE = "nowhere"  # paths, methods and bytes that belong to no route
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """``status`` is the only one that the code comes with."""
+
+    status: int
+    help: str
+    where: Where
+
+
+CODES: Mapping[str, Code] = {
+    "invalid_json": Code(400, "The body is no JSON object, or no UTF-8", Where.JSON),
+    "forbidden_field": Code(400, "The body has a field of token IDs, which only TokTier sets", Where.JSON),
+    "invalid_cache_salt": Code(400, "`cache_salt` is no string, or an empty one", Where.SALTED),
+    "model_required": Code(400, "The request names no model, and there is no default for it", Where.JSON),
+    "invalid_unicode": Code(400, "A lone surrogate in the body; `param` says where", Where.CHAT),
+    "token_id_out_of_range": Code(400, "The body names a token ID that the model does not have", Where.CHAT),
+    "control_token_in_content": Code(
+        400, 'The text holds the literal of a control token, and the model has `control_tokens = "reject"`', Where.CHAT
+    ),
+    "invalid_content_encoding": Code(400, "The body is not what its Content-Encoding says", Where.BODY),
+    "invalid_transfer_coding": Code(400, "The body's chunks are broken", Where.BODY),
+    "bad_request": Code(400, "What was sent is no HTTP request", Where.NOWHERE),
+    "invalid_api_key": Code(401, 'No key, or an unknown one (`auth.mode = "keys"`)', Where.ROUTE),
+    "not_found": Code(404, "No such path is served", Where.NOWHERE),
+    "model_not_found": Code(404, "The configuration has no model of that name", Where.MODEL),
+    "method_not_allowed": Code(405, "The path takes other methods", Where.NOWHERE),
+    "request_timeout": Code(408, "The body stopped arriving (`server.read_timeout_s`)", Where.BODY),
+    "request_too_large": Code(413, "The body is larger than `server.max_body_bytes`, decoded or not", Where.BODY),
+    "unsupported_content_encoding": Code(415, "The Content-Encoding is none of gzip, deflate, zstd, br", Where.BODY),
+    "expectation_failed": Code(417, "An Expect header other than 100-continue", Where.ROUTE),
+    "internal_error": Code(500, "An error in TokTier; the log says which", Where.ANY),
+    "upstream_unreachable": Code(502, "No connection to the engine, or it closed before its reply", Where.ROUTE),
+    "model_not_loaded": Code(
+        503, 'The tokenizer is not loaded yet, and the model has `control_tokens = "reject"`', Where.CHAT
+    ),
+    "shutting_down": Code(503, "TokTier finishes its last replies", Where.ANY),
+    "upstream_timeout": Code(504, "The engine said nothing for `read_timeout_s`", Where.ROUTE),
+}
