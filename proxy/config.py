@@ -73,6 +73,12 @@ def _file(value: Path) -> Path:
         raise ValueError("names a home directory that does not exist|write the whole path") from None
 
 
+def _rotation(value: int) -> int:
+    if 0 < value < 1 << 16:
+        raise ValueError("below 65536 bytes, which a few requests fill|give a larger size, or 0 for no rotation")
+    return value
+
+
 Url = Annotated[str, AfterValidator(_url)]
 File = Annotated[Path, AfterValidator(_file)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -167,6 +173,15 @@ class Log(Section):
         ge=100,
         le=1_000_000,
         description="lines that may wait for a slow disk; further ones are dropped and counted",
+    )
+    max_bytes: Annotated[int, AfterValidator(_rotation)] = Field(
+        0,
+        ge=0,
+        description="size at which the file becomes FILE.1, the old FILE.1 becomes FILE.2 and so on, and a new file is "
+        "begun; 0: the operator rotates",
+    )
+    keep_files: int = Field(
+        5, ge=1, le=10_000, description="with max_bytes: numbered files that are kept; the oldest one is removed"
     )
 
 

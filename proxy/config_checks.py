@@ -213,6 +213,8 @@ def _log(settings: Settings, add: Add) -> None:
     path = settings.log.path
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
         add(("log", "path"), f"{path} cannot be written", "choose a file in a folder that exists and is writable")
+    if path is None and settings.log.max_bytes:
+        add(("log", "max_bytes"), "has no meaning without log.path", "name a file, or remove it")
 
 
 def _state(settings: Settings, add: Add) -> None:

@@ -6,7 +6,8 @@ Invariants
    of other libraries (the logging module) become logger name and location.
 2. Writing never blocks a request and never fails it. A thread writes; lines that do not fit in its queue, or that the
    disk does not take, are dropped and counted, and the next line that gets through says how many.
-3. Every line that reaches the file is whole: after a failed or short write the next one begins on a new line.
+3. Every line that was put is whole in exactly one file, or counted as dropped. `proxy.logfile` keeps lines whole and
+   rotates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import queue
 import sys
 import threading
@@ -30,6 +30,7 @@ import structlog
 
 from proxy.audit import SCHEMA
 from proxy.config import Log
+from proxy.logfile import LogFile
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _LONGEST_STRING = 300
@@ -41,16 +42,14 @@ Event = MutableMapping[str, Any]
 
 
 class Writer:
-    """Takes lines from any thread and appends them to a file, or without a ``path`` to the descriptor ``stream``."""
+    """Takes lines from any thread; a thread of its own appends them to ``file``."""
 
-    def __init__(self, path: Path | None, queue_lines: int, stream: int = 1) -> None:
-        self._path = path
-        self._stream = stream
+    def __init__(self, file: LogFile, queue_lines: int) -> None:
+        self._file = file
         self._queue: queue.Queue[bytes | None] = queue.Queue(queue_lines)
-        self._fd: int | None = None
-        self._torn = False
         self._dropped = 0
         self._told = 0
+        self._told_problem: str | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toktier-log", daemon=True)
@@ -86,8 +85,7 @@ class Writer:
                 self._write(batch)
             if self._closing.is_set() and self._queue.empty():
                 break
-        if self._fd is not None and self._path is not None:
-            os.close(self._fd)
+        self._file.close()
 
     def _take(self) -> list[bytes]:
         batch = [self._queue.get()]
@@ -97,55 +95,48 @@ class Writer:
         return [line for line in batch if line is not None]
 
     def _write(self, batch: list[bytes]) -> None:
-        dropped, done = self._dropped, 0
+        dropped, done, failed = self._dropped, 0, False
         notice = dropped > self._told
         if notice:
-            event = {"event": "log_dropped", "level": "warning", "lines": dropped - self._told}
-            batch = [render(None, "", _stamp(None, "", event)), *batch]
+            batch = [_own("log_dropped", lines=dropped - self._told), *batch]
         try:
-            fd = self._open()
+            self._file.begin()
             for line in batch:
-                data = b"\n" + line + b"\n" if self._torn else line + b"\n"
-                self._torn = True
-                while data:
-                    data = data[os.write(fd, data) :]
-                self._torn = False
+                self._file.write(line)
                 done += 1
         except OSError:
-            self._drop(len(batch) - max(done, int(notice)))  # the notice is not one of the lost lines
-            if self._fd is not None and self._path is not None:
-                os.close(self._fd)
-            self._fd = None
-            # A full disk stays full for a while: let the queue fill instead of trying for every line.
-            self._closing.wait(_RETRY_S)
+            failed = True
+        done -= self._file.gone()
+        self._drop(len(batch) - max(done, int(notice)))  # the notice is not one of the lost lines
         if notice and done:
             self._told = dropped
+        if self._file.problem != self._told_problem:
+            self._told_problem = self._file.problem
+            if self._told_problem is not None:
+                self.put(_own("log_not_rotated", reason=self._told_problem))
+        if failed:
+            self._file.close()
+            # A full disk stays full for a while: let the queue fill instead of trying for every line.
+            self._closing.wait(_RETRY_S)
 
-    def _open(self) -> int:
-        """The file's descriptor. Opened anew when the file was moved away (log rotation) or removed."""
-        if self._path is None:
-            return self._stream
-        if self._fd is not None:
-            with contextlib.suppress(FileNotFoundError):
-                there, here = os.stat(self._path), os.fstat(self._fd)
-                if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
-                    return self._fd
-            os.close(self._fd)
-            self._fd = None
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        return self._fd
+
+def _own(event: str, **fields: Any) -> bytes:
+    """A line about the log itself."""
+    return render(None, "", _stamp(None, "", {"event": event, "level": "warning", **fields}))
 
 
 class Logs:
     """The process's log once `configure` was called."""
 
     def __init__(self, settings: Log, stream: int) -> None:
-        self.writer = Writer(settings.path, settings.queue_lines, stream)
+        self._file = LogFile(settings.path, stream, settings.max_bytes, settings.keep_files)
+        self.writer = Writer(self._file, settings.queue_lines)
         self.level = LEVELS[settings.level]
 
-    def set_level(self, level: str) -> None:
-        """From now on, lines below ``level`` are not written."""
-        self.level = LEVELS[level]
+    def apply(self, settings: Log) -> None:
+        """From now on: the level, and when the file is rotated. The rest stays as it was configured."""
+        self.level = LEVELS[settings.level]
+        self._file.max_bytes, self._file.keep_files = settings.max_bytes, settings.keep_files
 
     def close(self, timeout: float = 5.0) -> None:
         """Writes what waits, then stops. Lines after this are lost."""

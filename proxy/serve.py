@@ -257,7 +257,7 @@ class Server:
                 log.exception("reload_failed")
                 return
             self._settings = result.settings
-            self._logs.set_level(result.settings.log.level)
+            self._logs.apply(result.settings.log)
             log.info("reloaded", applied=result.applied, needs_restart=result.needs_restart, notes=list(notes or []))
 
 

@@ -120,7 +120,8 @@ def test_variables_of_others_are_left_alone(state: dict[str, str]) -> None:
         (
             "TOKTIER_LOG",
             "x",
-            "TOKTIER_LOG: names a table, not a setting. Add __ and a key: path, level, queue_lines.",
+            "TOKTIER_LOG: names a table, not a setting. "
+            "Add __ and a key: path, level, queue_lines, max_bytes, keep_files.",
         ),
         (
             "TOKTIER_LOG__LEVEL__X",
@@ -207,6 +208,9 @@ def test_unknown_keys_are_refused_with_place_and_suggestion(tmp_path: Path, stat
         ("[sessions]\ntenant_share = 0", "sessions.tenant_share ({path}): must be greater than 0."),
         ('[auth]\nhmac_key = "short"', "auth.hmac_key ({path}): shorter than 16 bytes."),
         ('[log]\npath = "absent/x.log"', "log.path ({path}): "),
+        ("[log]\nmax_bytes = 65536", "log.max_bytes ({path}): has no meaning without log.path."),
+        ('[log]\npath = "x.log"\nmax_bytes = 65535', "log.max_bytes ({path}): below 65536 bytes,"),
+        ('[log]\npath = "x.log"\nkeep_files = 0', "log.keep_files ({path}): must be greater than or equal to 1."),
         ('[auth]\nstate_dir = "t.toml/x"', "auth.state_dir ({path}): "),
     ],
 )

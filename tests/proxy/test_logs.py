@@ -114,7 +114,7 @@ def test_level_and_its_change(path: Path) -> None:
     logger = structlog.get_logger()
     logger.info("no")
     logger.warning("yes")
-    log.set_level("debug")
+    log.apply(Log(path=path, level="debug"))
     logger.debug("yes")
     log.close()
     assert [line["event"] for line in written(path)] == ["yes", "yes"]
@@ -140,6 +140,42 @@ def test_rotation_begins_a_new_file(path: Path) -> None:
     log.close()
     assert [line["event"] for line in written(path.with_name("old"))] == ["one"]
     assert [line["event"] for line in written(path)] == ["two"]
+
+
+def test_the_file_is_rotated_as_configured_and_as_applied_later(path: Path) -> None:
+    log = logs.configure(Log(path=path, max_bytes=65_536, keep_files=2))
+    for number in range(1000):
+        structlog.get_logger().info("filler", number=number, padding="x" * 100)
+    wait_for(lambda: path.with_name("toktier.log.2").exists())
+    log.apply(Log(path=path))  # no more rotation
+    for number in range(1000, 2000):
+        structlog.get_logger().info("filler", number=number, padding="x" * 100)
+    log.close()
+    assert not path.with_name("toktier.log.3").exists()
+    assert path.with_name("toktier.log.1").stat().st_size <= 65_536 < path.stat().st_size
+    numbers = [
+        line["number"]
+        for name in ("toktier.log.2", "toktier.log.1", "toktier.log")
+        for line in written(path.with_name(name))
+    ]
+    assert numbers == list(range(numbers[0], 2000))
+    assert log.writer.dropped == 0
+
+
+def test_a_rotation_that_fails_is_told_once_and_costs_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "not writable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", refuse)
+        log = logs.configure(Log(path=path, max_bytes=65_536))
+        for number in range(600):
+            structlog.get_logger().info("filler", number=number, padding="x" * 100)
+        log.close()
+    lines = written(path)
+    assert [line["number"] for line in lines if line["event"] == "filler"] == list(range(600))
+    (told,) = [line for line in lines if line["event"] != "filler"]
+    assert (told["event"], told["level"], told["reason"]) == ("log_not_rotated", "warning", "EACCES")
 
 
 def test_a_full_disk_loses_counted_lines_and_nothing_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
