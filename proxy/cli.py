@@ -248,6 +248,24 @@ def campaign(
     raise typer.Exit(certificates.campaign(source, text or [], _cache_dir(), plan, as_json=as_json))
 
 
+@app.command()
+def audit(
+    logs: Annotated[
+        list[str],
+        typer.Argument(metavar="LOG...", help="Log files, also rotated and gzip-ed, in any order; '-': stdin."),
+    ],
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="Count from an ISO time (UTC) or age: 30m, 2h, 7d.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Summarise the structured log. Exit code 0; 1: a mismatch is not resolved; 2: unusable input."""
+    from proxy.audit_report import command
+
+    raise typer.Exit(command.audit(logs, since, html, as_json=as_json))
+
+
 def _cache_dir() -> Path:
     """Where certificates and verdicts are kept, by the configuration's own rules."""
     try:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from proxy.error_codes import CODES
 from toktier.reasons import BYPASS_HELP
-from tools import openapi
+from tools import audit_sample, openapi
 from tools.bench import campaigns, cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
 
@@ -79,6 +79,11 @@ def files() -> Iterator[tuple[str, str]]:
     yield openapi.FILE, json.dumps(openapi.document(), indent=1, ensure_ascii=False) + "\n"
 
 
+def audit_text() -> str:
+    """What `toktier audit` prints of a made-up log."""
+    return f"```text\n{audit_sample.text()}\n```"
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """(document, marker, content) of every generated part."""
     yield "docs/bypass.md", "bypass table", bypass_table()
@@ -86,6 +91,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "docs/configuration.md", "settings", settings_table()
     yield "docs/operations.md", "errors", error_table()
     yield "docs/certify.md", "campaigns", campaign_table()
+    yield "docs/audit.md", "sample", audit_text()
     yield "README.md", "bench repair", bench_table()
     yield "README.md", "bench families", family_table()
 

@@ -1,0 +1,1 @@
+"""`toktier audit`: what the structured log says about requests, checks and mismatches."""

@@ -1,0 +1,194 @@
+"""Which mismatches are resolved and which quarantines are in force, whatever the order in which the lines come.
+
+Invariants
+1. A mismatch is resolved when a later `quarantine_lifted` names its tokenizer and path, and not otherwise: one without
+   a time, whose tokenizer or path cannot be read, or of a (tokenizer, path) beyond `MOST_KEYS`, stays unresolved.
+2. Memory is bounded: of one (tokenizer, path) at most `MOST_TIMES` moments are kept. Beyond that neighbours are counted
+   as one at the later moment, so what counts as resolved is resolved, and whether anything is unresolved stays exact.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.audit_report.values import OTHER, iso, moment, name, number
+
+MOST_TIMES = 4096
+MOST_KEYS = 1024
+MOST_DETAILS = 50
+Key = tuple[str, str]
+"""(tokenizer digest, path)."""
+
+_UNKNOWN = "(unknown)"
+_BEYOND = (OTHER, OTHER)
+_ALL = ("(all)", "(all)")
+"""What a damaged quarantine file puts in quarantine. To lift that resolves no mismatch."""
+_NEVER = 1 << 62
+"""The moment of a line without one: after everything."""
+
+EVENTS = frozenset({"mismatch", "quarantined", "quarantine_read", "quarantine_unreadable", "quarantine_lifted"})
+
+_NAMES = (
+    "model",
+    "upstream",
+    "request_id",
+    "source",
+    "path",
+    "session",
+    "kind",
+    "tokenizer_digest",
+    "template_digest",
+    "ids_digest",
+    "reference_ids_digest",
+    "capture",
+)
+_NUMBERS = ("tokens", "reference_tokens", "first_id", "first_char", "piece", "piece_start", "piece_chars", "delay_us")
+
+
+@dataclass
+class _Case:
+    """What is known of one (tokenizer, path). ``times``: moment of a mismatch -> how many."""
+
+    times: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    lifted: int = -1
+    lifted_by: str | None = None
+    lifts: int = 0
+    settled: int = 0
+    """Mismatches before the last lift that are no longer in ``times``."""
+    entries: dict[int, dict[str, str | None]] = field(default_factory=dict)
+    """Moment of a line that says it is in quarantine -> level, source, model."""
+
+    def mismatch(self, when: int) -> None:
+        self.times[when] += 1
+        if len(self.times) > MOST_TIMES:
+            self._shrink()
+
+    def lift(self, when: int, by: str | None) -> None:
+        self.lifts += 1
+        if when > self.lifted:
+            self.lifted, self.lifted_by = when, by
+
+    def quarantine(self, when: int, entry: dict[str, str | None]) -> None:
+        self.entries[when] = entry
+        if len(self.entries) > MOST_DETAILS:
+            del self.entries[min(self.entries)]
+
+    def _shrink(self) -> None:
+        self.settled += sum(count for when, count in self.times.items() if when < self.lifted)
+        rest = sorted((when, count) for when, count in self.times.items() if when >= self.lifted)
+        self.times = defaultdict(int)
+        if len(rest) <= MOST_TIMES // 2:
+            self.times.update(rest)
+            return
+        for earlier, later in zip(rest[::2], [*rest[1::2], (rest[-1][0], 0)], strict=False):
+            self.times[later[0]] += earlier[1] + later[1]
+
+    @property
+    def unresolved(self) -> int:
+        return sum(count for when, count in self.times.items() if when >= self.lifted)
+
+    @property
+    def total(self) -> int:
+        return self.settled + sum(self.times.values())
+
+    def in_force(self) -> list[int]:
+        """Moments, since the last lift, of the lines that say it is in quarantine."""
+        return sorted(when for when in self.entries if when >= self.lifted)
+
+
+class Verdicts:
+    """Takes the lines of mismatches and quarantines; `EVENTS` has their names."""
+
+    def __init__(self) -> None:
+        self._cases: dict[Key, _Case] = {}
+        self._latest: list[tuple[int, int, dict[str, Any]]] = []
+        self._serial = 0
+
+    def take(self, event: str, line: Mapping[str, Any]) -> None:
+        """One line. Any event outside `EVENTS` is ignored."""
+        if event not in EVENTS:
+            return
+        when = moment(line.get("ts"))
+        at = _NEVER if when is None else when
+        key = (name(line.get("tokenizer_digest")) or _UNKNOWN, name(line.get("path")) or _UNKNOWN)
+        if event == "mismatch":
+            key, case = self._case(key)
+            case.mismatch(at)
+            self._keep(at, key, line)
+        elif event in ("quarantined", "quarantine_read"):
+            entry = {"level": name(line.get("quarantine_level"))}
+            self._case(key)[1].quarantine(at, entry | {about: name(line.get(about)) for about in ("source", "model")})
+        elif event == "quarantine_unreadable":
+            self._case(_ALL)[1].quarantine(at, {"level": "reference", "source": None, "model": None})
+        elif when is not None:
+            if line.get("tokenizer_digest") is None and line.get("path") is None:
+                key = _ALL
+            key, case = self._case(key)
+            if key != _BEYOND and _UNKNOWN not in key:
+                case.lift(when, name(line.get("by")))
+
+    def _case(self, key: Key) -> tuple[Key, _Case]:
+        if key not in self._cases and len(self._cases) >= MOST_KEYS:
+            key = _BEYOND
+        if key not in self._cases:
+            self._cases[key] = _Case()
+        return key, self._cases[key]
+
+    def _keep(self, when: int, key: Key, line: Mapping[str, Any]) -> None:
+        detail: dict[str, Any] = {key: name(line.get(key)) for key in _NAMES}
+        detail |= {key: number(line.get(key)) for key in _NUMBERS}
+        for about in ("versions", "certificate"):
+            value = line.get(about)
+            if isinstance(value, dict):
+                detail[about] = {name(k) or "": name(v) for k, v in list(value.items())[:16]}
+            else:
+                detail[about] = name(value)
+        self._serial += 1
+        push = heapq.heappush if len(self._latest) < MOST_DETAILS else heapq.heappushpop
+        push(self._latest, (when, self._serial, {"case": key, **detail}))
+
+    @property
+    def unresolved(self) -> int:
+        """Mismatches that no lift followed."""
+        return sum(case.unresolved for case in self._cases.values())
+
+    def mismatches(self) -> dict[str, Any]:
+        """Totals, the state of each (tokenizer, path), and the latest mismatches, newest first."""
+        cases = [
+            {
+                "tokenizer_digest": digest,
+                "path": path,
+                "total": case.total,
+                "unresolved": case.unresolved,
+                "lifted": iso(case.lifted) if case.lifted >= 0 else None,
+            }
+            for (digest, path), case in sorted(self._cases.items())
+            if case.total
+        ]
+        latest = []
+        for when, _, detail in sorted(self._latest, key=lambda entry: entry[:2], reverse=True):
+            shown = {key: value for key, value in detail.items() if key != "case"}
+            resolved = when < self._cases[detail["case"]].lifted
+            latest.append({"ts": None if when == _NEVER else iso(when), "resolved": resolved, **shown})
+        return {
+            "total": sum(case.total for case in self._cases.values()),
+            "unresolved": self.unresolved,
+            "cases": cases,
+            "latest": latest,
+        }
+
+    def quarantines(self) -> dict[str, Any]:
+        """Those in force, and the last lift of every (tokenizer, path) that has one."""
+        in_force, lifted = [], []
+        for (digest, path), case in sorted(self._cases.items()):
+            place = {"tokenizer_digest": digest, "path": path}
+            if case.lifts:
+                lifted.append({**place, "ts": iso(case.lifted), "by": case.lifted_by, "lifts": case.lifts})
+            if moments := case.in_force():
+                since = None if moments[0] == _NEVER else iso(moments[0])
+                in_force.append({**place, "since": since, **case.entries[moments[-1]]})
+        return {"in_force": in_force, "lifted": lifted}

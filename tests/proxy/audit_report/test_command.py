@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+from typer.testing import CliRunner, Result
+
+from proxy import logs
+from proxy.cli import app
+from proxy.config import Log
+from tests.conftest import ROOT
+from tools import audit_sample
+
+SAMPLE = [orjson.dumps(one) for one in audit_sample.lines(requests=300)]
+OPEN = [one for one in SAMPLE if b'"quarantine_lifted"' not in one]
+
+
+def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)], input=stdin, catch_exceptions=False)
+
+
+def built(*arguments: str | Path, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*arguments, "--json", stdin=stdin)
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert report["exit_code"] == result.exit_code
+    return report
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "toktier.log"
+    path.write_bytes(b"\n".join(SAMPLE) + b"\n")
+    return path
+
+
+def test_files_in_any_order_packed_or_not_are_one_log(tmp_path: Path, log: Path) -> None:
+    parts = [SAMPLE[:100], SAMPLE[100:200], SAMPLE[200:]]
+    (tmp_path / "a.1").write_bytes(b"\n".join(parts[0]))
+    (tmp_path / "a.2.gz").write_bytes(gzip.compress(b"\n".join(parts[1])))
+    several = built(tmp_path / "a.2.gz", "-", tmp_path / "a.1", stdin=b"\n".join(parts[2]))
+    whole = built(log)
+    assert [file["own"] for file in several["files"]] == [100, len(parts[2]), 100]
+    assert {**several, "files": None} == {**whole, "files": None}
+
+
+def test_exit_codes(tmp_path: Path, log: Path) -> None:
+    assert run(log).exit_code == 0
+    result = run("-", stdin=b"\n".join(OPEN))
+    assert result.exit_code == 1
+    assert "NOT RESOLVED" in result.stdout
+    assert run("-", stdin=b"").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"of another program\n{}\n", "none of 2 lines is one of TokTier's log"),
+        (b"\x1f\x8bnothing", "not what gzip wrote"),
+        (b'{"ts":"x","schema":7,"event":"request"}\n', "line 1: schema 7 is newer than the 1 that this version reads"),
+        (None, "no such file or directory"),
+    ],
+)
+def test_unusable_input(tmp_path: Path, content: bytes | None, says: str) -> None:
+    path = tmp_path / "x"
+    if content is not None:
+        path.write_bytes(content)
+    result = run(path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("toktier: ")
+    assert says in result.stderr
+    report = built(path)
+    assert (report["exit_code"], says in report["problem"]) == (2, True)
+
+
+def test_a_wrong_since(log: Path) -> None:
+    result = run(log, "--since", "yesterday")
+    assert result.exit_code == 2
+    assert "30m, 2h or 7d" in result.stderr
+
+
+def test_since_and_repeated_files(log: Path) -> None:
+    report = built(log, log, "--since", "2026-11-30T14:00:00Z")
+    assert report["repeated"] == [str(log)]
+    assert report["since"] == "2026-11-30T14:00:00Z"
+    assert 0 < report["lines"]["counted"] < len(SAMPLE) == report["lines"]["read"]
+    assert run(log, "--since", "1s").exit_code == 0  # long after the sample: nothing is counted
+
+
+def test_the_page_is_written_beside_the_text(tmp_path: Path, log: Path) -> None:
+    result = run(log, "--html", tmp_path / "report.html")
+    assert result.exit_code == 0
+    assert "requests" in result.stdout
+    assert (tmp_path / "report.html").read_text("utf-8").startswith("<!doctype html>")
+    result = run(log, "--html", tmp_path / "absent" / "report.html")
+    assert result.exit_code == 2
+    assert "no such file or directory" in result.stderr
+
+
+def test_a_log_that_the_process_itself_writes_and_rotates(tmp_path: Path) -> None:
+    path = tmp_path / "toktier.log"
+    written = logs.configure(Log(path=path, max_bytes=65_536, keep_files=1000))
+    try:
+        for one in audit_sample.lines(requests=300):
+            fields = {key: value for key, value in one.items() if key not in ("ts", "level", "schema", "event")}
+            structlog.get_logger().info(one["event"], **fields)
+    finally:
+        written.close()
+        structlog.reset_defaults()
+        logging.getLogger().handlers = [h for h in logging.getLogger().handlers if not isinstance(h, logs._FromLogging)]
+    files = sorted(tmp_path.iterdir())
+    assert len(files) > 3
+    report = built(*files)
+    assert report["lines"]["counted"] == len(SAMPLE)
+    assert (report["lines"]["malformed"], report["lines"]["foreign"], report["mismatches"]["total"]) == (0, 0, 1)
+    expected = built("-", stdin=b"\n".join(SAMPLE))
+    for key in ("requests", "served_chars", "scanned_chars", "by_path", "stages_us", "shadow"):
+        assert report["all"][key] == expected["all"][key]
+
+
+def test_the_real_command_reads_a_pipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy.cli", "audit", "-", "--json"],
+        input=b"\n".join(OPEN), capture_output=True, check=False, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == b""
+    assert json.loads(done.stdout)["mismatches"]["unresolved"] == 1
