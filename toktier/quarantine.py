@@ -314,7 +314,7 @@ def _stamp_of(found: os.stat_result) -> tuple[int, ...]:
 
 def _read(file: File) -> _Content:
     """Never raises."""
-    stamp = _GONE
+    stamp: tuple[int, ...] = _GONE
     try:
         with file.open("rb") as source:
             stamp = _stamp_of(os.fstat(source.fileno()))

@@ -8,6 +8,8 @@ import random
 import threading
 import time
 import tracemalloc
+from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -132,9 +134,9 @@ def test_a_conversation_grows_in_place() -> None:
 def test_a_retry_is_a_no_op() -> None:
     bench = Bench()
     bench.ask(chat("a", "b"))
-    before = dict(bench.store._index)
+    before = dict(bench.store._index._held)
     assert bench.ask(chat("a", "b"))[:2] == (Path.RETRY, 0)
-    assert bench.store._index == before
+    assert bench.store._index._held == before
     assert len(bench.store) == 1
 
 
@@ -467,6 +469,111 @@ def test_clearing_while_a_request_is_in_flight() -> None:
         assert lease.rope.ids.tolist() == truth(render(more))
         lease.commit(bytes(len(more)))
     bench.assert_empty()
+
+
+def test_a_lease_from_before_a_clear_stores_nothing_whatever_it_is() -> None:
+    """One that begins a session, one that copies another, one that extends one: none comes back."""
+    messages = chat("a", "b")
+    begun = [chat("x"), chat("a", "other"), [*messages, say("user", "c")]]
+    for wanted in begun:
+        bench = Bench()
+        bench.ask(messages)
+        with bench.store.lease(fingerprint(Group("t", "m", b""), wanted), bench.encoder) as lease:
+            lease.rope.set(render(wanted))
+            bench.store.clear()
+            lease.commit(bytes(len(wanted)))
+        bench.assert_empty()
+        assert bench.ask(wanted)[0] is Path.INIT
+        assert bench.ask(wanted)[0] is Path.RETRY
+
+
+def test_who_waited_while_all_was_forgotten_gets_nothing_of_it() -> None:
+    """The session that it waited for may be the one that went wrong."""
+    bench = Bench()
+    messages = chat("a")
+    bench.ask(messages)
+    more = [*messages, say("assistant", "b")]
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with bench.store.lease(fingerprint(Group("t", "m", b""), more), bench.encoder):
+            inside.set()
+            assert done.wait(5)
+
+    def waits() -> bool:
+        return any(session.pins == 2 for session in bench.store._all)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert inside.wait(5)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(bench.ask, more)
+        while not waits():
+            time.sleep(0.001)
+        bench.store.clear()
+        done.set()
+        path, scanned, _ = asked.result(5)
+    holder.join()
+    assert (path, scanned) == (Path.INIT, len(render(more)))
+    assert bench.ask(more)[0] is Path.RETRY
+
+
+class Walked(OrderedDict[Any, None]):
+    """Counts the sessions that are looked at."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for key in super().__iter__():
+            self.looked_at += 1
+            yield key
+
+
+def test_making_room_looks_at_what_goes_and_at_no_more() -> None:
+    bench = Bench(ttl=10**9)
+    for k in range(60):
+        bench.ask(chat(f"s {k}"), settings=bytes([k]))
+    bench.store._all = walked = Walked(bench.store._all)
+    bench.store.configure(bench.store.nbytes, 1.0, 10.0**9)
+    walked.looked_at = 0
+    for k in range(20):
+        messages = chat(f"t {k}")
+        with bench.store.lease(fingerprint(Group("t", "m", bytes([100 + k])), messages), bench.encoder) as lease:
+            lease.rope.set(render(messages))
+            lease.commit(bytes(len(messages)))
+    assert bench.store.evictions["budget"] == 20
+    assert walked.looked_at <= 20 * 3  # the oldest, whether it has expired; what goes; what might go next
+    bench.consistent()
+
+
+def test_many_conversations_may_begin_alike() -> None:
+    """Thousands of agents have one system prompt: each still finds its own, and all can go."""
+    bench = Bench(ttl=10**6)
+    store, encoder = bench.store, bench.encoder
+
+    def ask(k: int, *more: str) -> tuple[Path, str]:
+        messages = [{"role": "system", "content": "one prompt for all"}, *chat(f"task {k}", *more, system=False)]
+        wanted = fingerprint(Group("t", "m", b""), messages)
+        text = render(messages)
+        with store.lease(wanted, encoder) as lease:
+            lease.rope.set(text)
+            path = lease.path(len(text))
+            lease.commit(bytes(len(messages)))
+        return path, lease.session
+
+    names = [ask(k)[1] for k in range(300)]
+    assert len(set(names)) == 300
+    for k in (0, 7, 150, 299):
+        assert ask(k, "answer", "next") == (Path.APPEND, names[k])
+    bench.consistent()
+    for session in list(store._all)[::2]:
+        store._drop(session)
+    bench.consistent()
+    assert len(store) == 150
+    bench.clock.now += 10**7
+    ask(1000)
+    assert len(store) == 1
+    bench.consistent()
 
 
 def test_an_empty_message_list_is_not_kept() -> None:

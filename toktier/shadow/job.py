@@ -12,9 +12,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from toktier.profiles.base import ProfileSettings
 from toktier.reasons import FullEncode, Path
+
+if TYPE_CHECKING:
+    from toktier.tier import ModelTier
 
 
 class Sampled(StrEnum):
@@ -74,6 +78,20 @@ class Setup:
     tokenizer_digest: str
     """Of the files when the model was loaded: other files on disk mean `Drop.FILES_CHANGED`."""
     template_digest: str
+
+
+def setup_of(tier: ModelTier, *, chat_template: str | None = None, sidecar: str | None = None) -> Setup:
+    """That of a loaded tier. ``chat_template`` and ``sidecar``: the paths that it was loaded with, None without."""
+    return Setup(
+        source=tier.tokenizer.source,
+        revision=tier.tokenizer.revision,
+        sidecar=sidecar,
+        chat_template=chat_template,
+        profile=tier.profile.name,
+        settings=tier.settings,
+        tokenizer_digest=tier.tokenizer.digest,
+        template_digest=tier.template.digest,
+    )
 
 
 @dataclass(frozen=True, slots=True)

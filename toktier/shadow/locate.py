@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from toktier.engines.base import Reference
 from toktier.engines.reference import ReferenceEngine
@@ -59,14 +60,16 @@ def of_char(engine: Reference, text: str, char: int) -> Place:
 # tokenizers: offsets and the number of the piece come with the IDs
 
 
-def _encoded(engine: Reference, text: str) -> tuple[np.ndarray, list[int]]:
+def _encoded(engine: Reference, text: str) -> tuple[npt.NDArray[np.int64], list[int]]:
     """Characters of each ID, shape ``(n, 2)``, and the number of its piece."""
     assert isinstance(engine, ReferenceEngine)
     encoding = engine.with_offsets(text)
-    return np.array(encoding.offsets, np.int64).reshape(-1, 2), encoding.word_ids
+    words = [word for word in encoding.word_ids if word is not None]
+    assert len(words) == len(encoding), "only a post-processor adds IDs that are of no piece"
+    return np.array(encoding.offsets, np.int64).reshape(-1, 2), words
 
 
-def _piece_at(offsets: np.ndarray, words: list[int], k: int) -> Piece:
+def _piece_at(offsets: npt.NDArray[np.int64], words: list[int], k: int) -> Piece:
     first = last = k
     while first and words[first - 1] == words[k]:
         first -= 1

@@ -109,11 +109,12 @@ class Pool:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._stopped = True
-            left = [one.job for one in self._queue]
+            left = [*self._queue]
             self._queue.clear()
+            self._held -= sum(waiting.nbytes for waiting in left)
             self._changed.notify_all()
-        for job in left:
-            self._drop(job, Drop.SHUTDOWN)
+        for waiting in left:
+            self._drop(waiting.job, Drop.SHUTDOWN)
         for thread in self._threads:
             thread.interrupt()
             thread.join(JOIN_S)

@@ -34,8 +34,8 @@ class WorkerProcess:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: S603 (this interpreter, our own module)
                     [sys.executable, "-P", "-c", _START, *sys.path],
-                    stdin=theirs,
-                    stdout=theirs,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,  # a traceback or a panic may quote text
                 )
         except BaseException:
