@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -125,17 +126,18 @@ class Core:
         """Loads a model and keeps it probed, for its life."""
         probe = Probe(runtime, self.executor)
         if runtime.wants_ids and (runtime.tier is not None or await self._loaded(runtime, server, probe)):
-            await keep_probed(runtime, probe, lambda: self._read_again(runtime))
+            await keep_probed(runtime, probe, partial(self._look_again, runtime))
         else:
             await keep_watched(runtime, probe)
 
-    async def _read_again(self, runtime: ModelRuntime) -> None:
-        """What may have changed on disk with the engine. Raises `No`."""
+    async def _look_again(self, runtime: ModelRuntime, *, check: bool) -> None:
+        """At the model's files, which may have changed with the engine, or at its certificate. Raises `No`."""
         loaded = runtime.loaded
-        if loaded is None or loaded.again is None:
+        look = None if loaded is None else loaded.checked if check else loaded.again
+        if look is None:
             return
         try:
-            new = await asyncio.get_running_loop().run_in_executor(self._loader, loaded.again)
+            new = await asyncio.get_running_loop().run_in_executor(self._loader, look)
         except CannotLoad as error:
             raise No(error.reason, error.detail) from None
         if new is not None:

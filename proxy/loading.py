@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,30 +53,32 @@ class Loader:
         _report(name, tokenizer, parity)
         if parity.outcome is Outcome.DIFFERENT:
             raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
-        loaded = assemble(name, model, tokenizer, store, parity)
-        return replace(loaded, again=partial(self._again, name, model, server, store, loaded))
+        return self._with_more(name, model, server, store, assemble(name, model, tokenizer, store, parity))
 
-    def _again(self, name: str, model: Model, server: Server, store: SessionStore, loaded: Loaded) -> Loaded | None:
-        """See `Loaded.again`."""
+    def _with_more(self, name: str, model: Model, server: Server, store: SessionStore, loaded: Loaded) -> Loaded:
+        """``loaded`` with `Loaded.again` and `Loaded.checked`."""
         tier = loaded.tier
         assert isinstance(tier, ModelTier)
-        try:
-            digest = _read(model).digest(engine_versions())
-            template = ChatTemplate.load(tier.tokenizer, override=model.chat_template)
-        except (TokTierError, OSError) as error:
-            raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
-        if digest != tier.tokenizer.digest or template is None or template.digest != tier.template.digest:
+
+        def again() -> Loaded | None:
+            try:
+                digest = _read(model).digest(engine_versions())
+                template = ChatTemplate.load(tier.tokenizer, override=model.chat_template)
+            except (TokTierError, OSError) as error:
+                raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
+            if digest == tier.tokenizer.digest and template is not None and template.digest == tier.template.digest:
+                _log.info("tokenizer_read_again", model=name, digest=digest, outcome="unchanged")
+                return None
             _log.warning("tokenizer_read_again", model=name, digest=digest, outcome="changed")
             return self.load(name, model, server, store)
-        checked = tier.tokenizer.checked_again()
-        same = checked is tier.tokenizer
-        (_log.info if same else _log.error)(
-            "tokenizer_read_again", model=name, digest=digest, outcome="unchanged" if same else "contradicted"
-        )
-        if same:
-            return None
-        new = assemble(name, model, checked, store, loaded.parity)
-        return replace(new, again=partial(self._again, name, model, server, store, new))
+
+        def checked() -> Loaded | None:
+            tokenizer = tier.tokenizer.checked_again()
+            if tokenizer is tier.tokenizer:
+                return None
+            return self._with_more(name, model, server, store, assemble(name, model, tokenizer, store, loaded.parity))
+
+        return replace(loaded, again=again, checked=checked)
 
     def close(self) -> None:
         """End a comparison that is running and remove its files. At worst it waits for one to begin. Thread-safe."""

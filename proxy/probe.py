@@ -20,7 +20,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import numpy as np
@@ -265,6 +265,12 @@ def _compare(number: int, ours: Ids, theirs: Ids) -> None:
     )
 
 
+class LookAgain(Protocol):
+    """Looks at the model's files, or at its certificate. Raises `No`."""
+
+    async def __call__(self, *, check: bool) -> None: ...
+
+
 async def keep_watched(runtime: ModelRuntime, probe: Probe) -> None:
     """For a model in text mode by configuration: only whether its upstream answers. Ends only by cancellation."""
     while True:
@@ -280,13 +286,14 @@ async def keep_watched(runtime: ModelRuntime, probe: Probe) -> None:
 async def keep_probed(
     runtime: ModelRuntime,
     probe: Probe,
-    refresh: Callable[[], Awaitable[None]],
+    look_again: LookAgain,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Runs for the life of the model: probes it, watches it, probes it again. Ends only by cancellation.
 
-    ``refresh`` reads the model's files again, before another process than the last one is probed; it may raise `No`.
+    When another process than the last one may listen, the model's files are read again before it is probed, and its
+    certificate is checked again afterwards: that takes time, and says nothing of the engine.
     """
     retry = FIRST_RETRY_S
     identity: tuple[Any, ...] | None = None
@@ -300,13 +307,16 @@ async def keep_probed(
                 runtime.set_unprobed("the upstream's version or model changed")
             await runtime.upstream.lookout.ready()
             found = await probe.identity()
-            if runtime.replaced or identity not in (None, found):
-                await _refreshed(runtime, refresh)
+            other = runtime.replaced or identity not in (None, found)
+            if other:
+                await _read_again(runtime, look_again)
             await probe.run(found)
             identity = found
             if not runtime.recheck.is_set():
                 runtime.set_ok(probe.marks)
             retry = FIRST_RETRY_S
+            if other:
+                await look_again(check=True)
             # A state that keeps being doubted (a balancer before unlike engines) is restored ever more slowly.
             await _rest(runtime, WATCH_S)
             if runtime.doubts > 1:
@@ -327,10 +337,10 @@ async def keep_probed(
             await sleep(TEXT_RETRY_S)
 
 
-async def _refreshed(runtime: ModelRuntime, refresh: Callable[[], Awaitable[None]]) -> None:
+async def _read_again(runtime: ModelRuntime, look_again: LookAgain) -> None:
     runtime.replaced = False
     try:
-        await refresh()
+        await look_again(check=False)
     except BaseException:
         runtime.replaced = True
         raise

@@ -63,8 +63,11 @@ class Loaded:
     parity: Parity | None = None
     """What the comparison with transformers found; None where there was none."""
     again: Callable[[], Loaded | None] | None = None
-    """Reads the model's files again and checks the certificate on other texts: None where all is as it was, else what
-    serves from now on. Seconds of work. Raises `CannotLoad`."""
+    """Reads the model's files again: None where they are what they were, else what serves from now on. Seconds of work
+    where they changed. Raises `CannotLoad`."""
+    checked: Callable[[], Loaded | None] | None = None
+    """Checks the certificate on other texts than at load: None where it holds, else what serves from now on. Up to a
+    second of work. Raises `CannotLoad`."""
 
 
 class CannotLoad(Exception):

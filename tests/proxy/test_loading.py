@@ -6,7 +6,6 @@ import importlib.util
 import re
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +215,9 @@ def test_files_that_are_the_same_are_checked_on_other_texts(tmp_path: Path, monk
         return check(*args, seed=seed, **more)
 
     monkeypatch.setattr(tokenizer, "self_check", noted)
-    assert [again(loaded) for _ in range(2)] == [(None, "unchanged")] * 2
+    assert again(loaded) == (None, "unchanged")
+    assert loaded.checked is not None
+    assert [loaded.checked() for _ in range(2)] == [None] * 2
     assert len(set(seeds)) == 2
 
 
@@ -244,23 +245,27 @@ def test_files_that_changed_are_loaded_anew(tmp_path: Path, own_template: bool) 
 
 def test_a_contradicted_certificate_is_used_no_more(tmp_path: Path) -> None:
     """Ropes that it cut are not taken up either, although files and digests are what they were."""
-    loaded, tier = loaded_ranks(tmp_path / "ranks")
+    _, tier = loaded_ranks(tmp_path / "ranks")
     held = tier.tokenizer.certificate
     assert held is not None
     wrong = replace(held, table=replace(held.table, matrix=np.ones_like(held.table.matrix)))
-    model = Model(upstream="e", tokenizer="x")
-    faulty = assemble("m", model, replace(tier.tokenizer, certificate=wrong), tier.store)
+    loader_model = Model(upstream="e", tokenizer=str(tmp_path / "ranks"))
+    faulty = assemble("m", loader_model, replace(tier.tokenizer, certificate=wrong), tier.store)
     body = BODY | {"messages": [{"role": "user", "content": "ab abc " * 2000}]}
     faulty.tier.prepare("t", body)
-    broken = replace(loaded, tier=faulty.tier)
-    broken = replace(broken, again=partial(loaded.again.func, *loaded.again.args[:-1], broken))  # type: ignore[union-attr]
-    new, outcome = again(broken)
-    assert outcome == "contradicted"
+    loader = Loader()
+    broken = loader._with_more("m", loader_model, Server(cache_dir=CACHE), tier.store, faulty)
+    assert broken.checked is not None
+    with capture_logs() as logs:
+        new = broken.checked()
+    assert [line["event"] for line in logs] == ["tokenizer.certificate_contradicted"]
     assert new is not None
     prepared = new.tier.prepare("t", body)
     assert (prepared.path, prepared.full) == (Path_.INIT, FullEncode.NO_CERTIFICATE)
     assert prepared.ids.tolist() == tier.prepare("other", body).ids.tolist()
     assert again(new) == (None, "unchanged")
+    assert new.checked is not None
+    assert new.checked() is None
 
 
 def test_a_rank_file_without_its_sidecar(tmp_path: Path) -> None:

@@ -146,9 +146,15 @@ class Files:
         self.tier = FakeTier()
         self.read_again = 0
         self.found: Callable[[], Loaded | None] = lambda: None
+        self.checks = 0
+        self.refuted: Loaded | None = None
 
     def load(self, *_: object) -> Loaded:
-        return dataclasses.replace(self.tier.load(), again=self.again)
+        return dataclasses.replace(self.tier.load(), again=self.again, checked=self.checked)
+
+    def checked(self) -> Loaded | None:
+        self.checks += 1
+        return self.refuted
 
     def again(self) -> Loaded | None:
         self.read_again += 1
@@ -169,8 +175,26 @@ async def test_files_are_read_again_for_another_process(tmp_path: Path, changes:
             while not files.read_again:
                 await asyncio.sleep(0.005)
         await proxy.settled(State.OK)
-        assert files.read_again == 1
+        async with asyncio.timeout(10):
+            while not files.checks:
+                await asyncio.sleep(0.005)
+        assert (files.read_again, files.checks) == (1, 1)
         assert proxy.core.generation.registry.models["m"].tier is files.tier
+
+
+async def test_a_refuted_certificate_serves_no_longer(tmp_path: Path) -> None:
+    files, without = Files(), FakeTier()
+    files.refuted = without.load()
+    async with (
+        FakeUpstream(tokenize=ids_of) as up,
+        running(settings_for(up.url, tmp_path), files.load) as proxy,
+    ):
+        await restart(up)
+        async with asyncio.timeout(10):
+            while proxy.core.generation.registry.models["m"].tier is not without:
+                await asyncio.sleep(0.005)
+        await proxy.settled(State.OK)
+        assert len(without.calls) == 3, "and is probed anew"
 
 
 async def test_an_identity_that_changes_in_place_is_noticed_by_the_watch(

@@ -56,6 +56,7 @@ class Soak:
         self._upstream = Upstream(plan.seed, SAMPLE)
         self._looks: list[Seen] = []
         self._killed = 0
+        self._reloads = 0
         self._over = asyncio.Event()
         self._free = asyncio.Event()
         """Set while the checks follow."""
@@ -109,6 +110,7 @@ class Soak:
         beside = [
             asyncio.create_task(self._upstream.run(self.plan.every_s, self._over)),
             asyncio.create_task(self._kill_workers()),
+            asyncio.create_task(self._reload_often()),
             asyncio.create_task(self._watch(checker)),
         ]
         try:
@@ -167,7 +169,8 @@ class Soak:
         await self._until(self._no_session, 60)
         # Idle connections of both sides are kept for some seconds.
         await self._until(lambda: self._as_idle_as(before), 40)
-        sessions, after = await self._metric("toktier_sessions"), look(served.pid)
+        after = look(served.pid)  # before a question opens a connection
+        sessions = await self._metric("toktier_sessions")
         status = json.loads((await served.ask("/ready"))[1])["status"]
         offspring = list(children(served.pid))
         code = await served.stop()
@@ -191,6 +194,18 @@ class Soak:
 
     async def _as_idle_as(self, before: Seen) -> bool:
         return look(self._served.pid).fds <= before.fds
+
+    async def _reload_often(self) -> None:
+        """The first one soon, so that the thread that reads configurations is there before threads are counted."""
+        pause_s = 2.0
+        while not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._over.wait()
+            if not self._over.is_set():
+                self._reload(TTL_S)
+                self._reloads += 1
+            pause_s = 3 * self.plan.every_s
 
     def _reload(self, ttl_s: float) -> None:
         """As an operator does it."""
@@ -243,6 +258,7 @@ class Soak:
             "trouble": {
                 "engine": dict(self._upstream.restarts),
                 "workers_killed": self._killed,
+                "reloads": self._reloads,
                 "worker_events": dict(log.workers),
             },
             "process": {
