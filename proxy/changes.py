@@ -109,16 +109,10 @@ def client_ids(parsed: Parsed) -> str | None:
             continue
         if len(path) == 1:
             return path[0]
-        for member in parsed.members:
-            if member.name == path[0] and _has_key(parsed.text[member.start : member.end], path[1]):
-                return ".".join(path)
+        values = parsed.values_of(path[0]) if parsed.repeats else [parsed.value[path[0]]]
+        if any(isinstance(value, dict) and path[1] in value for value in values):
+            return ".".join(path)
     return None
-
-
-def _has_key(member: str, key: str) -> bool:
-    """Whether the object that is the value of ``member`` ('"name": value') has ``key`` at its top level."""
-    value = json.loads("{" + member + "}", object_pairs_hook=list)[0][1]
-    return isinstance(value, list) and any(isinstance(pair, tuple) and pair[0] == key for pair in value)
 
 
 def refuse_client_ids(parsed: Parsed) -> None:

@@ -1,4 +1,4 @@
-"""A JSON object's value and the places of its top-level members, from one pass of Python's own C scanner.
+"""A JSON object's value and the places of its top-level members, from one pass (`toktier.json_pieces`).
 
 Members can then be added, replaced or removed in the original bytes without touching any other byte.
 
@@ -11,16 +11,20 @@ Invariants
 
 from __future__ import annotations
 
+import codecs
 import json
-import re
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
+from json.decoder import JSONDecodeError
 from typing import Any
 
-_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_SPACE = re.compile(r"[ \t\n\r]*").match
+from toktier.json_pieces import JsonLimits, JsonReader
+
 _BOM = "\ufeff"
+_DECODE = 512 << 10
+"""Bytes that are decoded at once: at most about a millisecond."""
+_LIMITS = JsonLimits()
 
 
 class NotAnObject(ValueError):
@@ -49,6 +53,13 @@ class Parsed:
     def repeats(self) -> bool:
         """Whether a name stands more than once at the top level."""
         return len(self.members) != len(self.value)
+
+    def values_of(self, name: str) -> Iterator[Any]:
+        """The value of each member of this name, where `value` has the last one only."""
+        reader = JsonReader(self.text, _LIMITS)
+        for member in self.members:
+            if member.name == name:
+                yield reader.value(reader.name(member.start)[1], 2)[0]
 
     def edit(self, remove: Collection[str] = (), add: Iterable[tuple[str, bytes]] = ()) -> bytes:
         """The object's bytes without the members named in ``remove`` and with ``add`` (name, JSON) at the end."""
@@ -88,45 +99,50 @@ class Parsed:
         return character if len(self.raw) == len(self.text) else len(self.text[:character].encode())
 
 
-def parse(raw: bytes) -> Parsed:
+def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = None) -> Parsed:
     """Parse a UTF-8 JSON object (a byte order mark is allowed, as json.loads allows it).
 
-    Raises ValueError (JSONDecodeError, UnicodeDecodeError, too many digits) for what is no JSON, RecursionError for
-    what is nested too deeply, and `NotAnObject` for another JSON value.
+    Raises ValueError (JSONDecodeError, UnicodeDecodeError, too many digits) for what is no JSON, `TooDeep` and
+    `TooManyValues` for what is beyond ``limits``, `NotAnObject` for another JSON value, and `TakesLong` after
+    ``within_s`` seconds, where that is given.
     """
-    text = raw.decode("utf-8")
-    start = _SPACE(text, 1 if text.startswith(_BOM) else 0).end()  # type: ignore[union-attr]
-    if not text.startswith("{", start):
-        json.loads(text[1:] if text.startswith(_BOM) else text)
+    deadline = None if within_s is None else time.perf_counter() + within_s
+    text = _decode(raw)
+    reader = JsonReader(text, limits, deadline)
+    i = reader.skip(1 if text.startswith(_BOM) else 0)
+    if not text.startswith("{", i):
+        _end(text, reader.skip(reader.value(i)[1]))
         raise NotAnObject("not a JSON object")
     value: dict[str, Any] = {}
     members: list[Member] = []
-    i = _SPACE(text, start + 1).end()  # type: ignore[union-attr]
-    if text.startswith("}", i):
-        return _finish(raw, text, value, members, i + 1)
-    while True:
-        if not text.startswith('"', i):
-            raise JSONDecodeError("Expecting property name enclosed in double quotes", text, i)
-        name, j = scanstring(text, i + 1, True)
-        j = _SPACE(text, j).end()  # type: ignore[union-attr]
-        if not text.startswith(":", j):
-            raise JSONDecodeError("Expecting ':' delimiter", text, j)
-        j = _SPACE(text, j + 1).end()  # type: ignore[union-attr]
-        try:
-            value[name], end = _SCAN(text, j)
-        except StopIteration as stop:
-            raise JSONDecodeError("Expecting value", text, stop.value) from None
-        members.append(Member(name, i, end))
-        i = _SPACE(text, end).end()  # type: ignore[union-attr]
-        if text.startswith("}", i):
-            return _finish(raw, text, value, members, i + 1)
-        if not text.startswith(",", i):
-            raise JSONDecodeError("Expecting ',' delimiter", text, i)
-        i = _SPACE(text, i + 1).end()  # type: ignore[union-attr]
+    i = reader.skip(i + 1)
+    if not text.startswith("}", i):
+        while True:
+            name, start = reader.name(i)
+            value[name], end = reader.value(start, 2)
+            members.append(Member(name, i, end))
+            i = reader.skip(end)
+            if text.startswith("}", i):
+                break
+            if not text.startswith(",", i):
+                raise JSONDecodeError("Expecting ',' delimiter", text, i)
+            i = reader.skip(i + 1)
+    _end(text, reader.skip(i + 1))
+    return Parsed(raw, text, value, tuple(members))
 
 
-def _finish(raw: bytes, text: str, value: dict[str, Any], members: list[Member], end: int) -> Parsed:
-    end = _SPACE(text, end).end()  # type: ignore[union-attr]
+def _end(text: str, end: int) -> None:
     if end != len(text):
         raise JSONDecodeError("Extra data", text, end)
-    return Parsed(raw, text, value, tuple(members))
+
+
+def _decode(raw: bytes) -> str:
+    """``raw`` as UTF-8, in pieces: the decoder keeps the interpreter to itself. Raises UnicodeDecodeError."""
+    if len(raw) <= _DECODE or raw.isascii():
+        return raw.decode("utf-8")
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        pieces = [decoder.decode(raw[start : start + _DECODE]) for start in range(0, len(raw), _DECODE)]
+        return "".join([*pieces, decoder.decode(b"", True)])
+    except UnicodeDecodeError:
+        return raw.decode("utf-8")  # fails too, and knows the place in the whole

@@ -48,6 +48,13 @@ class CannotEncode(TokTierError):
         self.error = error
 
 
+class TakesLong(TokTierError):
+    """What was to be done at once would hold up the caller (``what`` says which part). Nothing has changed by it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} takes long")
+
+
 class Unrenderable(TokTierError):
     """No prompt text is produced for this request: it goes upstream untouched, for the reason ``bypass``.
 

@@ -42,10 +42,13 @@ from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
 from toktier.profiles.vllm import RESERVED_KWARGS
 from toktier.profiles.vllm_content import MEDIA_KEYS
-from toktier.profiles.vllm_tools import MAX_DEPTH, deeper_than
+from toktier.profiles.vllm_tools import LONG, MAX_DEPTH, deeper_than
 from toktier.reasons import Bypass
 from toktier.template import ChatTemplate, RenderRequest
 from toktier.template_shape import ContentFormat, TemplateShape
+
+MAX_ARGUMENTS: Final = 100_000
+"""Commas in the arguments of a tool call: so many values take orjson some milliseconds, without a pause."""
 
 JOINER: Final = " "
 
@@ -184,6 +187,8 @@ def _tool_call(call: Any, index: int) -> dict[str, Any]:
         raise _refuse(index, "tool_calls")
     arguments = function.get("arguments")
     if type(arguments) is str:
+        if len(arguments) > LONG and arguments.count(",") > MAX_ARGUMENTS:
+            raise _refuse(index, "tool_calls.arguments")
         try:
             arguments = orjson.loads(arguments)
         except orjson.JSONDecodeError:

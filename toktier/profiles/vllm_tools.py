@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toktier.errors import Unrenderable
+from toktier.json_pieces import JsonLimits, loads
 from toktier.reasons import Bypass
 
 _decode: Final = json.JSONDecoder().decode  # json.loads of a string, without its checks for other types
 
 MAX_DEPTH: Final = 100
 """Nesting of JSON beyond which the interpreter's recursion limits come near; engines differ there, so: bypass."""
+
+
+LONG: Final = 32 << 10
+"""Longer arguments, in characters, are read in pieces."""
 
 
 def tool_calls_of(calls: Any, index: int, current: bool) -> list[dict[str, Any]]:
@@ -50,10 +55,10 @@ def _arguments(text: str, place: str, current: bool) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        parsed = _decode(text)
+        parsed = _decode(text) if len(text) < LONG else loads(text, JsonLimits(MAX_DEPTH))
     except json.JSONDecodeError:
         parsed = ""
-    except (ValueError, RecursionError):  # an integer beyond the interpreter's limit; nesting
+    except (ValueError, RecursionError):  # an integer beyond the interpreter's limit; nesting; too many values
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, place) from None
     if type(parsed) is dict:
         if text.count("{") + text.count("[") > MAX_DEPTH and deeper_than(parsed, MAX_DEPTH):
