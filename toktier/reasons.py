@@ -62,6 +62,7 @@ class Bypass(StrEnum):
     BATCH_ROUTE = "batch_route"
     # rendering
     TEMPLATE_ERROR = "template_error"
+    TEMPLATE_LIMIT = "template_limit"
     CLOCK = "clock"
     RANDOM = "random"
     NO_TEMPLATE = "no_template"
@@ -100,6 +101,7 @@ BYPASS_HELP: dict[Bypass, str] = {
     Bypass.PROMPT_TEXT_ASKED: "the reply is to quote the prompt's text, which an engine given IDs does not have",
     Bypass.BATCH_ROUTE: "batch routes take no IDs",
     Bypass.TEMPLATE_ERROR: "the chat template raised; the engine's own answer is relayed",
+    Bypass.TEMPLATE_LIMIT: "the chat template took longer, or made more text, than the model's settings allow",
     Bypass.CLOCK: "the template prints the time, and what it prints may change before the engine would print it",
     Bypass.RANDOM: "the template makes a random choice, and the engine's would be another",
     Bypass.NO_TEMPLATE: "the model has no chat template",

@@ -33,8 +33,9 @@ import jinja2.nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from toktier.errors import TemplateFailure, Unrenderable, UnusableFile
+from toktier.errors import TakesLong, TemplateFailure, Unrenderable, UnusableFile
 from toktier.reasons import Bypass
+from toktier.template_limit import OverLimit, RenderLimit, guarded, render
 from toktier.template_shape import TemplateShape, shape_of
 
 NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -45,6 +46,9 @@ _CLOCK_MARGIN = timedelta(seconds=30)
 
 _CLASSES_WITHOUT_DEFAULTS = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
 """Tokenizer classes that invent no special token. The others may, where ``tokenizer_config.json`` is silent."""
+
+_LARGE = 20_000
+"""Values that `json.dumps` writes in a few milliseconds."""
 
 Clock = Callable[[], datetime]
 
@@ -100,7 +104,26 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    options: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
+    if _is_large(value):  # `dumps` would keep the interpreter to itself
+        return "".join(json.JSONEncoder(**options).iterencode(value))
+    return json.dumps(value, **options)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether ``value`` holds more than `_LARGE` others."""
+    left = _LARGE
+    level = [value]
+    while level:
+        inner: list[Any] = []
+        for container in level:
+            items = container.values() if type(container) is dict else container if type(container) is list else ()
+            left -= len(items)
+            if left < 0:
+                return True
+            inner += [item for item in items if type(item) is dict or type(item) is list]
+        level = inner
+    return False
 
 
 def _strftime(now: datetime, format: str) -> str:
@@ -146,6 +169,9 @@ class ChatTemplate:
     special_tokens: Mapping[str, str]
     """Passed to every render under these names."""
 
+    limit: RenderLimit
+    """Of one render; none unless it is set."""
+
     def __init__(
         self,
         templates: Mapping[str, str],
@@ -160,6 +186,7 @@ class ChatTemplate:
         not parse."""
         env = environment(clock)
         self.special_tokens = dict(special_tokens or {})
+        self.limit = RenderLimit()
         self._named = {name: _compile(env, source, f"{place} {name!r}") for name, source in templates.items()}
         self._processor = _compile(env, processor, f"{place} of the processor") if processor is not None else None
         parts = [*templates.items(), ("\0processor", processor or ""), *sorted(self.special_tokens.items())]
@@ -224,16 +251,27 @@ class ChatTemplate:
     def source(self, *, tools: bool) -> str:
         return self._pick(tools).source
 
-    def render(self, request: RenderRequest) -> str:
-        """The prompt text. Raises `TemplateFailure`, whatever the template raised, or `Unrenderable` (the clock)."""
+    def render(self, request: RenderRequest, within_s: float | None = None) -> str:
+        """The prompt text.
+
+        Raises `TemplateFailure`, whatever the template raised, `Unrenderable` (the clock, `limit`), or `TakesLong`
+        after ``within_s`` seconds, where that is given and shorter than the limit.
+        """
+        limit = self.limit
+        if within_s is not None and within_s < limit.seconds:
+            limit = RenderLimit(within_s, limit.chars)
         template = self._pick(request.tools is not None).template
         arguments = {"documents": None, **self.special_tokens, **request.kwargs}
         arguments["messages"] = request.messages
         arguments["tools"] = request.tools
         try:
-            return template.render(arguments)
+            return render(template, arguments, limit)
         except Unrenderable:
             raise
+        except OverLimit as over:
+            if over.limit == "time" and limit is not self.limit:
+                raise TakesLong("template") from None
+            raise Unrenderable(Bypass.TEMPLATE_LIMIT, over.limit) from None
         except Exception as error:
             # The context is dropped as well: its text may quote the prompt.
             raise TemplateFailure(error) from None
@@ -252,7 +290,7 @@ class ChatTemplate:
 
 def _compile(env: ImmutableSandboxedEnvironment, source: str, place: str) -> _Compiled:
     try:
-        return _Compiled(source, env.from_string(source), shape_of(env, source))
+        return _Compiled(source, guarded(env, source), shape_of(env, source))
     except jinja2.TemplateSyntaxError as error:
         raise UnusableFile(
             f"{place}, line {error.lineno}: {error.message}; give a template that Jinja2 parses"

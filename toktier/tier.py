@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from toktier.chunks import ChunkEncoder
-from toktier.errors import CannotEncode, Unrenderable
+from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.ids import Ids
 from toktier.postprocessor import SpecialTokens
@@ -30,6 +30,10 @@ from toktier.template import ChatTemplate, RenderRequest
 from toktier.tokenizer import FrozenTokenizer
 
 __all__ = ["ModelTier", "Prepared", "SessionBusy", "find_surrogate"]
+
+
+AT_ONCE_S = 0.005
+"""How long a render may take, in seconds, for a caller that does not want to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +119,14 @@ class ModelTier:
 
         Raises `Unrenderable` where they cannot be known to be the engine's own (the request then goes upstream as
         text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body). With ``wait``
-        false it raises `SessionBusy` where it would have to wait for another request on the same session.
+        false it raises `SessionBusy` where it would have to wait for another request on the same session, and
+        `TakesLong` where it would keep its caller for more than a few milliseconds.
         """
         started = time.perf_counter_ns()
         request = self.profile.normalise(body, self.template, self.settings)
         around = self._around(body)
         normalised = time.perf_counter_ns()
-        text = self.template.render(request)
+        text = self.template.render(request, None if wait else AT_ONCE_S)
         rendered = time.perf_counter_ns()
         wanted = self._fingerprint(tenant, body, request, hint)
         with self.store.lease(wanted, self._encoder, wait=wait) as lease:
@@ -132,6 +137,8 @@ class ModelTier:
             if made is not None:
                 lease.commit(marks)
         if made is None:
+            if not wait:
+                raise TakesLong("the reference")
             made = self._whole(text, around)
         ids, splice, before, spliced = made
         ids.flags.writeable = False
