@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import campaigns, cuts, derive, full, records, repair
+from tools.bench import campaigns, cuts, derive, full, lag, records, repair
 
 CACHE = Path("var") / "bench-cache"
 
@@ -44,6 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     command = suite("derive", _derive, "derivation of certificates, with nothing cached and cached")
     _tokenizers(command)
     command.add_argument("--rounds", type=int, default=3, help="derivations of each; medians are taken over them")
+
+    command = suite("lag", _lag, "event-loop lag and short requests' latency while long ones arrive")
+    command.add_argument("--label", default="after", help="names the rows; rows of other labels stay in the file")
+    command.add_argument("--checkout", type=Path, default=Path(), help="folder of the proxy that is measured")
+    command.add_argument("--seconds", type=float, default=lag.Plan.seconds, help="of each load")
+    command.add_argument("--rate", type=float, default=lag.Plan.long_rate, help="long requests a second")
 
     command = suite("campaigns", _campaigns, "rows of the reports that python -m tools.campaigns --out keeps")
     command.add_argument("folder", type=Path, help="the folder of the reports")
@@ -86,6 +92,16 @@ def _cuts(arguments: argparse.Namespace) -> int:
     rows = cuts.run(arguments.tokenizers, CACHE, arguments.size)
     records.write(arguments.json, rows)
     print(cuts.table(rows))
+    return 0
+
+
+def _lag(arguments: argparse.Namespace) -> int:
+    plan = lag.Plan(seconds=arguments.seconds, long_rate=arguments.rate)
+    kept = records.read(arguments.json, lag.Lag) if arguments.json.exists() else []
+    rows = lag.run(arguments.label, arguments.checkout, plan)
+    rows = [row for row in kept if row.label != arguments.label] + rows
+    records.write(arguments.json, rows)
+    print(lag.table(rows))
     return 0
 
 
