@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http import SERVER_SOFTWARE
 from aiohttp.typedefs import Handler
 
-from proxy import audit, config, errors, routes
+from proxy import audit, body, config, errors, routes
 from proxy.api import health
 from proxy.api.chat import chat
 from proxy.api.forward import forward
@@ -27,10 +27,12 @@ from proxy.body import expects_continue
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.exchange import Exchange, Generation
+from proxy.lanes import Lanes
 from proxy.metrics import Metrics
 from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
 from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
 from proxy.routes import Kind, Route
+from proxy.server import DOOR, Door
 from proxy.tenants import AuthError, Tenants
 from proxy.workers import Workers
 from toktier.errors import is_failure
@@ -58,7 +60,10 @@ class Core:
         self.metrics = Metrics()
         sessions = settings.sessions
         self.store = SessionStore(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
-        self.executor = Workers(settings.server.threads, "toktier-worker")
+        self.lanes = Lanes(settings.server.threads)
+        self.held = body.Held()
+        self.in_flight = 0
+        self.door = Door(lambda: self.generation.settings.limits, self.metrics.refusal)
         # Loading is slow; it must not take the workers of requests.
         self._loader = Workers(1, "toktier-loader")
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -73,6 +78,9 @@ class Core:
             upstreams=lambda: self.generation.registry.states(),
             upstream_states=[state.value for state in State],
         )
+        self.metrics.load(
+            connections=lambda: self.door.connections, waiting=lambda: self.lanes.waiting, held=lambda: self.held.size
+        )
         beside = [asyncio.create_task(self.metrics.sample_loop_lag()), asyncio.create_task(self._sweep())]
         try:
             yield
@@ -83,14 +91,14 @@ class Core:
             for task in self._closing:
                 task.cancel()
             await asyncio.gather(*self._closing, self._end(self.generation), return_exceptions=True)
-            self.executor.shutdown(wait=False, cancel_futures=True)
+            self.lanes.shutdown()
             self._loader.shutdown(wait=False, cancel_futures=True)
 
     async def _sweep(self) -> None:
         """Drops old sessions also where no request does. Ends only by cancellation."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            await asyncio.get_running_loop().run_in_executor(self.executor, self.store.expire)
+            await asyncio.get_running_loop().run_in_executor(self.lanes.short, self.store.expire)
 
     async def reload(self, settings: Settings) -> list[str]:
         """Serve new requests by ``settings``. Raises, and changes nothing, when they cannot be used."""
@@ -124,7 +132,7 @@ class Core:
 
     async def _look_after(self, runtime: ModelRuntime, server: config.Server) -> None:
         """Loads a model and keeps it probed, for its life."""
-        probe = Probe(runtime, self.executor)
+        probe = Probe(runtime, self.lanes.short)
         if runtime.wants_ids and (runtime.tier is not None or await self._loaded(runtime, server, probe)):
             await keep_probed(runtime, probe, partial(self._look_again, runtime))
         else:
@@ -197,11 +205,13 @@ class Core:
                 return health.metrics(self.metrics, request.headers.get("Accept"))
         generation = self.generation
         generation.in_flight += 1
+        self.in_flight += 1
         self.metrics.in_flight.inc()
         try:
             return await self._serve(request, found, generation)
         finally:
             self.metrics.in_flight.dec()
+            self.in_flight -= 1
             generation.in_flight -= 1
             if not generation.in_flight:
                 generation.idle.set()
@@ -214,8 +224,12 @@ class Core:
         record = RequestRecord(request_id=request_id, route=found[0].pattern if found else "none")
         exchange: Exchange | None = None
         status: int | None = None
+        limits = generation.settings.limits
+        share = body.Share(self.held, limits.body_bytes)
         try:
             try:
+                if self.in_flight > limits.requests:
+                    raise errors.too_many_requests(limits.requests)
                 if found is None:
                     raise errors.unknown_route()
                 route, named = found
@@ -224,7 +238,7 @@ class Core:
                 expects_continue(request)
                 tenant = generation.tenants.identify(request.headers)
                 record.tenant = tenant.id_hash
-                exchange = Exchange(request, route, generation, tenant, record, self.executor)
+                exchange = Exchange(request, route, generation, tenant, record, self.lanes, share)
                 if route.kind is Kind.CHAT:
                     response = await chat(exchange)
                 else:
@@ -252,6 +266,7 @@ class Core:
             status = 500
             return await _answer(request, errors.internal())
         finally:
+            share.release()
             record.emit(status)
             self.metrics.observe(record)
 
@@ -315,6 +330,7 @@ def create_app(settings: Settings, load: LoadTier | None = None) -> web.Applicat
         }
     )
     app[CORE] = core
+    app[DOOR] = core.door
     app[RELOAD] = core.reload
     app.cleanup_ctx.append(core.run)
     if loader is not None:

@@ -4,6 +4,8 @@ Invariants
 1. No more than ``limit`` bytes of body, and no more than ``limit`` bytes of what it decodes to, are ever held for one
    request; decoders produce at most `PIECE` bytes a step, so a bomb is noticed before it is inflated.
 2. Nothing is read, and no "100 Continue" is sent, before the declared size and the encoding have passed.
+3. Over all requests, `Held` counts what is held; what would be too much is refused.
+4. A body that comes slower than `Pace` allows ends with 408, however steady its trickle is.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import asyncio
 import contextlib
 import io
 import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 import brotli  # type: ignore[import-untyped]
 import zstandard
@@ -33,6 +35,56 @@ MAX_MEMBERS = 10_000
 """Members of one gzip body. Tools that write many write 64 KiB or more into each; empty ones only cost time."""
 MAX_WINDOW = 8 << 20
 """RFC 8878 asks every HTTP decoder for 8 MiB and none for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``silence_s``: longest wait for the next bytes, in seconds. ``bytes_per_s``: the least that must come on the
+    whole, beyond the first ``silence_s``; 0 for no such limit.
+    """
+
+    silence_s: float
+    bytes_per_s: float = 0.0
+
+    def deadline(self, begun: float, now: float, size: int) -> float:
+        """When the next bytes must be there; ``size`` bytes have come of a body that began at ``begun``."""
+        due = now + self.silence_s
+        return min(due, begun + self.silence_s + size / self.bytes_per_s) if self.bytes_per_s else due
+
+
+class Held:
+    """Bytes of the bodies of all requests that are held. For the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def fits(self, size: int, limit: int) -> None:
+        """Raises `ApiError` 429 where ``size`` bytes more would be over ``limit``."""
+        if self.size + size > limit:
+            raise errors.bodies_full(limit)
+
+
+class Share:
+    """One request's part of `Held`. Give it back with `release`, once or more often."""
+
+    def __init__(self, held: Held, limit: int) -> None:
+        self._held, self._limit = held, limit
+        self._size = 0
+
+    def fits(self, size: int) -> None:
+        """Raises `ApiError` 429 where ``size`` bytes cannot be held now. Takes nothing."""
+        self._held.fits(size, self._limit)
+
+    def take(self, size: int) -> None:
+        """Count ``size`` bytes more. Raises `ApiError` 429, and counts nothing, where they are too many."""
+        self._held.fits(size, self._limit)
+        self._held.size += size
+        self._size += size
+
+    def release(self) -> None:
+        """The bytes are no longer held."""
+        self._held.size -= self._size
+        self._size = 0
 
 
 class Broken(Exception):
@@ -168,34 +220,42 @@ def expects_continue(request: web.BaseRequest) -> bool:
     return True
 
 
-async def read(
-    request: web.BaseRequest, limit: int, executor: Executor | None = None, silence_s: float | None = None
-) -> bytes:
-    """The decoded body, at most ``limit`` bytes.
+Run = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
+"""Runs work on so many bytes in a thread."""
 
-    ``silence_s``: longest wait for the next bytes, in seconds. Decoding runs in ``executor``. Raises `ApiError`: 400,
-    408, 413, 415.
+
+async def read(request: web.BaseRequest, limit: int, pace: Pace, share: Share, run: Run) -> bytes:
+    """The decoded body, at most ``limit`` bytes. Decoding is done by ``run``.
+
+    Raises `ApiError`: 400, 408, 413, 415, 429.
     """
     coding = coding_of(request)
     waiting = expects_continue(request)
-    if (request.content_length or 0) > limit:
+    declared = request.content_length or 0
+    if declared > limit:
         # A client that waits for "100 Continue" sends no body after this answer, so the connection is of no more use.
         raise errors.too_large(limit, close=waiting)
+    share.fits(declared)
     if waiting and request.can_read_body and not request.content.is_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    raw = await _raw(request, limit, silence_s)
+    raw = await _raw(request, limit, pace, share)
     if coding is None:
         return raw
-    return await asyncio.get_running_loop().run_in_executor(executor, decode, coding, raw, limit)
+    plain = await run(4 * len(raw), lambda: decode(coding, raw, limit))  # what JSON usually packs to
+    share.release()
+    share.take(len(plain))
+    return plain
 
 
-async def _raw(request: web.BaseRequest, limit: int, silence_s: float | None) -> bytes:
+async def _raw(request: web.BaseRequest, limit: int, pace: Pace, share: Share) -> bytes:
     pieces: list[bytes] = []
     size = 0
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
     try:
         while True:
-            async with asyncio.timeout(silence_s):
+            async with asyncio.timeout_at(pace.deadline(begun, loop.time(), size)):
                 piece = await request.content.readany()
             if not piece:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -203,6 +263,7 @@ async def _raw(request: web.BaseRequest, limit: int, silence_s: float | None) ->
             if size > limit:
                 pieces.clear()
                 raise errors.too_large(limit)
+            share.take(len(piece))
             pieces.append(piece)
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time.", code="request_timeout", close=True) from None

@@ -25,6 +25,7 @@ from proxy.config_sources import ConfigError, Problem
 __all__ = [
     "Auth",
     "ConfigError",
+    "Limits",
     "Log",
     "Model",
     "Problem",
@@ -161,6 +162,38 @@ class Sessions(Section):
     ttl_s: float = Field(3600.0, gt=0, description="a session that is not used for this long is dropped")
 
 
+class Limits(Section):
+    """What all clients together, or one of them, may ask for. Sizes of one body and time-outs stand in `Server` too."""
+
+    connections: int = Field(4096, ge=1, description="client connections at most; further ones get 503 and are closed")
+    requests: int = Field(2048, ge=1, description="requests being served at most; further ones get 429")
+    waiting: int = Field(
+        256,
+        ge=0,
+        description="requests that may wait for a worker thread, short ones and long ones each; further ones get 429",
+    )
+    body_bytes: int = Field(
+        512 << 20,
+        ge=1024,
+        description="bytes of request bodies held at one time, until their replies begin; further ones get 429. "
+        "The process needs about five times as much memory for them",
+    )
+    messages: int = Field(50_000, ge=1, description="messages of one request at most; more get 400")
+    json_depth: int = Field(128, ge=16, le=200, description="how deep a body's JSON may nest; deeper ones get 400")
+    json_values: int = Field(
+        2_000_000, ge=1000, description="numbers, strings, arrays and objects in one body at most; more get 400"
+    )
+    header_timeout_s: Seconds = Field(
+        10.0, description="longest time for a request line and its headers to arrive; then 408, and the connection ends"
+    )
+    body_bytes_per_s: float = Field(
+        8192.0,
+        ge=0,
+        description="slowest a body may arrive on the whole, beyond its first server.read_timeout_s; slower ones get "
+        "408. 0: no limit",
+    )
+
+
 class Log(Section):
     """The structured log: one JSON line per request and event."""
 
@@ -243,6 +276,12 @@ class Model(Section):
         False, description="whether the engine was started with --exclude-tools-when-tool-choice-none"
     )
     vocab_size: int | None = Field(None, ge=1, description="the engine's vocabulary, where it is not the tokenizer's")
+    template_time_s: Seconds = Field(
+        5.0, description="longest time for the chat template to render a request; longer ones go as text"
+    )
+    template_chars: int = Field(
+        64 << 20, ge=1024, description="longest text that the chat template may make; longer ones go as text"
+    )
 
     def loads_as(self, other: Model) -> bool:
         """Whether both are served by the same tokenizer, template and rules, so that what is loaded can be kept."""
@@ -256,6 +295,7 @@ class Settings(Section):
     server: Server = Server()
     auth: Auth = Auth()
     sessions: Sessions = Sessions()
+    limits: Limits = Limits()
     log: Log = Log()
     upstreams: dict[str, Upstream] = Field({}, description="the engines, by name")
     models: dict[str, Model] = Field({}, description="the models, by the name that clients send")

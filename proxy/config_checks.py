@@ -34,6 +34,7 @@ def cross_checks(settings: Settings, origins: Origins) -> list[Problem]:
     _secrets(settings, add)
     _state(settings, add)
     _log(settings, add)
+    _limits(settings, add)
     return found
 
 
@@ -215,6 +216,15 @@ def _log(settings: Settings, add: Add) -> None:
         add(("log", "path"), f"{path} cannot be written", "choose a file in a folder that exists and is writable")
     if path is None and settings.log.max_bytes:
         add(("log", "max_bytes"), "has no meaning without log.path", "name a file, or remove it")
+
+
+def _limits(settings: Settings, add: Add) -> None:
+    if settings.limits.body_bytes < settings.server.max_body_bytes:
+        add(
+            ("limits", "body_bytes"),
+            "below server.max_body_bytes, so that no body of that size could ever be taken",
+            "raise it, or lower server.max_body_bytes",
+        )
 
 
 def _state(settings: Settings, add: Add) -> None:

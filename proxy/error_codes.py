@@ -35,6 +35,9 @@ class Code:
 
 CODES: Mapping[str, Code] = {
     "invalid_json": Code(400, "The body is no JSON object, or no UTF-8", Where.JSON),
+    "json_too_deep": Code(400, "The body nests deeper than `limits.json_depth`", Where.JSON),
+    "json_too_many_values": Code(400, "The body has more values than `limits.json_values`", Where.JSON),
+    "too_many_messages": Code(400, "There are more messages than `limits.messages`", Where.JSON),
     "forbidden_field": Code(400, "The body has a field of token IDs, which only TokTier sets", Where.JSON),
     "invalid_cache_salt": Code(400, "`cache_salt` is no string, or an empty one", Where.SALTED),
     "model_required": Code(400, "The request names no model, and there is no default for it", Where.JSON),
@@ -50,14 +53,25 @@ CODES: Mapping[str, Code] = {
     "not_found": Code(404, "No such path is served", Where.NOWHERE),
     "model_not_found": Code(404, "The configuration has no model of that name", Where.MODEL),
     "method_not_allowed": Code(405, "The path takes other methods", Where.NOWHERE),
-    "request_timeout": Code(408, "The body stopped arriving (`server.read_timeout_s`)", Where.BODY),
+    "request_timeout": Code(
+        408,
+        "The body stopped arriving (`server.read_timeout_s`), or came too slowly (`limits.body_bytes_per_s`)",
+        Where.BODY,
+    ),
+    "header_timeout": Code(408, "The headers did not arrive within `limits.header_timeout_s`", Where.NOWHERE),
     "request_too_large": Code(413, "The body is larger than `server.max_body_bytes`, decoded or not", Where.BODY),
     "unsupported_content_encoding": Code(415, "The Content-Encoding is none of gzip, deflate, zstd, br", Where.BODY),
     "expectation_failed": Code(417, "An Expect header other than 100-continue", Where.ROUTE),
+    "too_many_requests": Code(429, "As many requests are being served as may be (`limits.requests`)", Where.ROUTE),
+    "workers_busy": Code(429, "As many requests wait for a thread as may (`limits.waiting`)", Where.BODY),
+    "bodies_full": Code(429, "The bodies of requests in progress fill `limits.body_bytes`", Where.BODY),
     "internal_error": Code(500, "An error in TokTier; the log says which", Where.ANY),
     "upstream_unreachable": Code(502, "No connection to the engine, or it closed before its reply", Where.ROUTE),
     "model_not_loaded": Code(
         503, 'The tokenizer is not loaded yet, and the model has `control_tokens = "reject"`', Where.CHAT
+    ),
+    "too_many_connections": Code(
+        503, "As many connections are open as may be (`limits.connections`); this one is closed", Where.NOWHERE
     ),
     "shutting_down": Code(503, "TokTier finishes its last replies", Where.ANY),
     "upstream_timeout": Code(504, "The engine said nothing for `read_timeout_s`", Where.ROUTE),

@@ -14,6 +14,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 INVALID_REQUEST = "invalid_request_error"
+OVERLOADED = "rate_limit_error"
+_SOON = {"Retry-After": "1"}
 UPSTREAM_ERROR = "upstream_error"
 
 
@@ -93,6 +95,56 @@ def unknown_model() -> ApiError:
 def too_large(limit: int, *, close: bool = False) -> ApiError:
     """413; ``limit`` in bytes, after decompression."""
     return ApiError(413, f"The request body is over the limit of {limit} bytes.", code="request_too_large", close=close)
+
+
+def too_many_requests(limit: int) -> ApiError:
+    """429; ``limit`` requests are being served."""
+    what = f"TokTier is busy: {limit} requests are being served."
+    return ApiError(429, what, kind=OVERLOADED, code="too_many_requests", headers=_SOON)
+
+
+def workers_busy() -> ApiError:
+    """429: as many requests wait for a worker thread as may."""
+    what = "TokTier is busy: too many requests wait for a worker."
+    return ApiError(429, what, kind=OVERLOADED, code="workers_busy", headers=_SOON)
+
+
+def bodies_full(limit: int) -> ApiError:
+    """429: the bodies of the requests in progress fill their memory, ``limit`` bytes."""
+    what = f"TokTier is busy: the bodies of requests in progress fill {limit} bytes."
+    return ApiError(429, what, kind=OVERLOADED, code="bodies_full", headers=_SOON)
+
+
+def too_many_connections(limit: int) -> ApiError:
+    """503, without a look at any request: ``limit`` connections are open."""
+    return ApiError(
+        503,
+        f"TokTier has {limit} connections open.",
+        kind="server_error",
+        code="too_many_connections",
+        headers=_SOON,
+        close=True,
+    )
+
+
+def head_timeout() -> ApiError:
+    """408: the request line and headers did not arrive in time."""
+    return ApiError(408, "The request's headers did not arrive in time.", code="header_timeout", close=True)
+
+
+def too_many_messages(limit: int) -> ApiError:
+    """400; ``limit`` messages are allowed."""
+    return ApiError(400, f"There are more than {limit} messages.", param="messages", code="too_many_messages")
+
+
+def json_too_deep(limit: int) -> ApiError:
+    """400; ``limit`` levels of arrays and objects are allowed."""
+    return ApiError(400, f"The body's JSON nests deeper than {limit} levels.", code="json_too_deep")
+
+
+def json_too_many_values(limit: int) -> ApiError:
+    """400; ``limit`` values are allowed."""
+    return ApiError(400, f"The body's JSON has more than {limit} values.", code="json_too_many_values")
 
 
 def draining() -> ApiError:

@@ -19,17 +19,21 @@ from proxy import body, changes, errors, jsonspan
 from proxy.audit import Flag, RequestRecord
 from proxy.config import Settings
 from proxy.errors import ApiError
+from proxy.lanes import Lanes
 from proxy.registry import ModelRuntime, Registry
 from proxy.relay import End, Relayed, relay
 from proxy.routes import Route
 from proxy.tenants import Tenant, Tenants
 from proxy.upstream import Again, Attempts, Upstream
-from proxy.workers import Workers
+from toktier.errors import TakesLong
+from toktier.json_pieces import JsonLimits, TooDeep, TooManyValues
 
 _log = structlog.get_logger("toktier.proxy")
 
-PARSE_INLINE_BYTES = 256 << 10
-"""Larger bodies are parsed in a thread: this many bytes take about a millisecond."""
+INLINE_BYTES = 64 << 10
+"""Larger bodies are parsed, checked and written in a thread."""
+INLINE_S = 0.002
+"""And so are those that take longer than this, in seconds: some bytes are parsed twenty times as slowly as others."""
 
 Member = tuple[str, bytes]
 _T = TypeVar("_T")
@@ -55,25 +59,34 @@ class Exchange:
     generation: Generation
     tenant: Tenant
     record: RequestRecord
-    executor: Workers
+    lanes: Lanes
+    share: body.Share
+    quick: bool = False
+    """Whether the body proved to be small work."""
     relayed: Relayed = field(default_factory=Relayed)
     named: object = None
     """``model`` of the body, as the client wrote it."""
 
     async def read(self) -> bytes:
         """The whole body, decoded and within the limit."""
-        server = self.generation.settings.server
+        server, limits = self.generation.settings.server, self.generation.settings.limits
+        pace = body.Pace(server.read_timeout_s, limits.body_bytes_per_s)
         with self.record.stage("read"):
-            raw = await body.read(self.request, server.max_body_bytes, self.executor, server.read_timeout_s)
+            raw = await body.read(self.request, server.max_body_bytes, pace, self.share, self.in_thread)
         self.record.bytes_in = len(raw)
         return raw
 
     async def read_json(self) -> jsonspan.Parsed:
         """The body as a JSON object without a client's own ID fields. Raises `ApiError` 400 for anything else."""
         raw = await self.read()
+        limits = self.generation.settings.limits
         with self.record.stage("parse"):
             try:
-                parsed = await self.work(len(raw), lambda: _parse(raw))
+                parsed = await self._parse(raw, JsonLimits(limits.json_depth, limits.json_values))
+            except TooDeep:
+                raise errors.json_too_deep(limits.json_depth) from None
+            except TooManyValues:
+                raise errors.json_too_many_values(limits.json_values) from None
             except jsonspan.NotAnObject:
                 raise ApiError(400, "The body must be a JSON object.", code="invalid_json") from None
             except UnicodeDecodeError as error:
@@ -81,13 +94,28 @@ class Exchange:
             except (ValueError, RecursionError) as error:
                 place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
                 raise ApiError(400, f"The body is not valid JSON{place}.", code="invalid_json") from None
+        messages = parsed.value.get("messages")
+        if isinstance(messages, list) and len(messages) > limits.messages:
+            raise errors.too_many_messages(limits.messages)
         return parsed
+
+    async def _parse(self, raw: bytes, limits: JsonLimits) -> jsonspan.Parsed:
+        if len(raw) <= INLINE_BYTES:
+            try:
+                parsed = _parse(raw, limits, INLINE_S)
+                self.quick = True
+                return parsed
+            except TakesLong:
+                pass
+        return await self.in_thread(len(raw), lambda: _parse(raw, limits))
 
     async def work(self, size: int, what: Callable[[], _T]) -> _T:
         """``what()``, which takes time by the ``size`` of a body in bytes: in a thread unless that is small."""
-        if size <= PARSE_INLINE_BYTES:
-            return what()
-        return await asyncio.get_running_loop().run_in_executor(self.executor, what)
+        return what() if self.quick and size <= INLINE_BYTES else await self.in_thread(size, what)
+
+    async def in_thread(self, size: int, what: Callable[[], _T], timeout_s: float | None = None) -> _T:
+        """``what()`` in a worker thread, of the lane for a body of ``size`` bytes. Raises as `Lanes.run`."""
+        return await self.lanes.run(size, what, self.generation.settings.limits.waiting, timeout_s)
 
     def model(self, parsed: jsonspan.Parsed) -> ModelRuntime | None:
         """The model that the body names; None where it names none. Raises `ApiError` 404 for an unknown one."""
@@ -181,7 +209,7 @@ class Exchange:
                 record.usage(relayed.prompt_tokens)
 
 
-def _parse(raw: bytes) -> jsonspan.Parsed:
-    parsed = jsonspan.parse(raw)
+def _parse(raw: bytes, limits: JsonLimits, within_s: float | None = None) -> jsonspan.Parsed:
+    parsed = jsonspan.parse(raw, limits, within_s)
     changes.refuse_client_ids(parsed)
     return parsed

@@ -23,6 +23,7 @@ from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 from toktier.template import ChatTemplate
+from toktier.template_limit import RenderLimit
 from toktier.tier import ModelTier, control_pattern
 from toktier.tokenizer import EMBEDDED, FrozenTokenizer, engine_versions
 
@@ -136,6 +137,7 @@ def assemble(
         raise CannotLoad(Bypass.NO_TEMPLATE, str(error), final=False) from error
     if template is None:
         raise CannotLoad(Bypass.NO_TEMPLATE, "set chat_template to the file the engine was started with", final=True)
+    template.limit = RenderLimit(model.template_time_s, model.template_chars)
     settings = base.ProfileSettings(
         default_template_kwargs=model.default_chat_template_kwargs,
         content_format=model.content_format,

@@ -67,8 +67,14 @@ class Metrics:
             ["model"],
             registry=registry,
         )
+        self.refusals = Counter(
+            "toktier_refusal", "What TokTier refused or gave up by itself, by error code", ["code"], registry=registry
+        )
         self.flags = Counter("toktier_flag", "Unusual events of requests", ["flag"], registry=registry)
         self.in_flight = Gauge("toktier_in_flight", "Requests being served", registry=registry)
+        self._connections = Gauge("toktier_connections", "Client connections", registry=registry)
+        self._waiting = Gauge("toktier_waiting", "Requests that wait for a worker thread", registry=registry)
+        self._body_bytes = Gauge("toktier_body_bytes", "Bytes of request bodies that are held", registry=registry)
         self.loop_lag = Histogram(
             "toktier_event_loop_lag_seconds", "How late the event loop runs its timers", buckets=_LAG, registry=registry
         )
@@ -93,10 +99,22 @@ class Metrics:
         self.served.labels(model).inc(record.served_chars or 0)
         self.scanned.labels(model).inc(record.scanned_chars or 0)
         self.tokens.labels(model).inc(record.tokens or 0)
+        if record.error is not None:
+            self.refusal(record.error)
         if record.prompt_tokens_equal is False:
             self.mismatches.labels(model).inc()
         for flag in record.flags:
             self.flags.labels(flag.value).inc()
+
+    def refusal(self, code: str) -> None:
+        """Counts an error that TokTier itself answered with, by its code."""
+        self.refusals.labels(code).inc()
+
+    def load(self, *, connections: Callable[[], int], waiting: Callable[[], int], held: Callable[[], int]) -> None:
+        """What is asked when the metrics are read: how near the process is to its limits."""
+        self._connections.set_function(connections)
+        self._waiting.set_function(waiting)
+        self._body_bytes.set_function(held)
 
     def watch(
         self,

@@ -1,10 +1,19 @@
-"""aiohttp's server with TokTier's own answers where no handler is reached: malformed HTTP, or a crash in aiohttp.
+"""aiohttp's server as TokTier runs it: how many may connect, how long headers may take, and what is answered where no
+handler is reached (malformed HTTP, or a crash in aiohttp).
 
-Invariant: such an answer is JSON in OpenAI's shape and quotes nothing of the request; the log gets the error's type.
+Invariants
+1. Such an answer is JSON in OpenAI's shape and quotes nothing of the request; the log gets the error's type.
+2. A connection that is turned away is answered and closed, without a look at what it sends any more.
+3. From its opening, and from the first byte of each later request, a connection has ``header_timeout_s`` to send a
+   whole head. (`proxy.body` limits the body, aiohttp's keep-alive time-out the time between requests.)
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -12,12 +21,138 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from proxy import errors
+from proxy.config import Limits
+from proxy.errors import ApiError
 
 _log = structlog.get_logger("toktier.server")
 
+LINGER_S = 1.0
+"""How long a connection that is turned away may take to read why. Closed at once, it would be reset where it sends."""
+LINGERING = 256
+"""Connections that may do so at the same time."""
+NOTED_EVERY_S = 1.0
+"""Connections that were turned away are logged together, once in so many seconds."""
+
+
+def allow_open_files() -> None:
+    """Every connection is an open file, and a process starts with leave for 1024, often far below what it may have."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Door:
+    """Counts connections, and refuses those that are too many. For the event loop's thread.
+
+    ``limits`` are those in force; ``refused`` is told the code of each refusal.
+    """
+
+    def __init__(self, limits: Callable[[], Limits], refused: Callable[[str], None]) -> None:
+        self.limits = limits
+        self.refused = refused
+        self.connections = 0
+        self.lingering = 0
+        self._noted: dict[str, int] = {}
+
+    def note(self, error: ApiError) -> None:
+        """Counts and logs it."""
+        assert error.code is not None
+        self.refused(error.code)
+        if not self._noted:
+            asyncio.get_running_loop().call_later(NOTED_EVERY_S, self._log)
+        self._noted[error.code] = self._noted.get(error.code, 0) + 1
+
+    def _log(self) -> None:
+        for code, count in self._noted.items():
+            _log.warning("connections_refused", error=code, count=count)
+        self._noted.clear()
+
+
+DOOR: web.AppKey[Door] = web.AppKey("door", Door)
+
 
 class _Protocol(RequestHandler):
-    __slots__ = ()
+    __slots__ = ("_began", "_door", "_inside", "_late", "_turned_away")
+
+    def __init__(self, *arguments: Any, door: Door, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._door = door
+        self._inside = False
+        self._turned_away = False
+        self._began = False
+        """Whether a byte of a head has come that is not whole yet."""
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        door = self._door
+        door.connections += 1
+        self._inside = True
+        most = door.limits().connections
+        if door.connections > most:
+            self._turn_away(errors.too_many_connections(most))
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._inside:
+            self._inside = False
+            self._door.connections -= 1
+            if self._turned_away and self._late is not None:
+                self._door.lingering -= 1
+        self._head_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._turned_away:
+            return
+        heads = self._request_count
+        super().data_received(data)
+        if self._request_count != heads:
+            self._head_came()
+        elif self._late is not None:
+            self._began = True
+        elif self._waiter is not None and not self._waiter.done():  # between two requests
+            self._began = True
+            self._expect_head()
+
+    def _expect_head(self) -> None:
+        self._late = self._loop.call_later(self._door.limits().header_timeout_s, self._head_late)
+
+    def _head_came(self) -> None:
+        self._began = False
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _head_late(self) -> None:
+        self._late = None
+        if self.transport is None:
+            return
+        if self._began:
+            self._turn_away(errors.head_timeout())
+        else:
+            self.force_close()
+
+    def _turn_away(self, error: ApiError) -> None:
+        self._turned_away = True
+        door, transport = self._door, self.transport
+        assert transport is not None
+        door.note(error)
+        transport.write(_raw(error))
+        if door.lingering >= LINGERING or not transport.can_write_eof():
+            self.force_close()
+            return
+        transport.write_eof()
+        door.lingering += 1
+        self._late = self._loop.call_later(LINGER_S, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._late = None
+        self._door.lingering -= 1
+        self.force_close()
 
     def handle_error(
         self,
@@ -34,9 +169,24 @@ class _Protocol(RequestHandler):
         return response
 
 
+def _raw(error: ApiError) -> bytes:
+    """The answer as bytes, for a connection on which no request was read."""
+    body = error.body()
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **error.headers,
+        "Connection": "close",
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
 class _Server(web.Server):
+    door: Door
+
     def __call__(self) -> RequestHandler:
-        return _Protocol(self, loop=self._loop, **self._kwargs)
+        return _Protocol(self, loop=self._loop, door=self.door, **self._kwargs)
 
 
 class Runner(web.AppRunner):
@@ -44,13 +194,16 @@ class Runner(web.AppRunner):
 
     def __init__(self, app: web.Application, **options: Any) -> None:
         super().__init__(app, access_log=None, **options)
+        self._door = app[DOOR]
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
-        return _Server(
+        server = _Server(
             made.request_handler,
             request_factory=made.request_factory,
             handler_cancellation=made.handler_cancellation,
             loop=made._loop,
             **made._kwargs,
         )
+        server.door = self._door
+        return server

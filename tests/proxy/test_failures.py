@@ -201,7 +201,7 @@ async def test_a_window_engine_that_hangs_holds_up_one_thread(
         held = len(proxy.core.store)
         hang.over.set()
         async with asyncio.timeout(10):
-            while proxy.core.executor.stuck:
+            while proxy.core.lanes.stuck:
                 await asyncio.sleep(0.01)
         assert len(proxy.core.store) == held, "what came back late is not kept"
 
@@ -233,14 +233,14 @@ async def test_when_everything_hangs_everything_goes_as_text(tmp_path: Path) -> 
         lines = await stage.proxy.logged(12)
         assert {line["bypass"] for line in lines} == {"prepare_timeout"}
         start = time.monotonic()
-        while not stage.proxy.core.executor.full:
+        while not stage.proxy.core.lanes.full(0):
             assert (await stage.post(body))[0] == 200
         assert (await stage.post(body))[0] == 200
         assert time.monotonic() - start < 10
         assert (await health(stage)) == 200
         over.set()
         async with asyncio.timeout(10):
-            while stage.proxy.core.executor.stuck:
+            while stage.proxy.core.lanes.stuck:
                 await asyncio.sleep(0.01)
         await stage.post(body)
         assert "kv_transfer_params" in stage.up.chats[-1].json

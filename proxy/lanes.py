@@ -1,0 +1,91 @@
+"""Worker threads in two lanes, so that long requests do not hold up short ones.
+
+Invariants
+1. Work on a body of `LONG_BYTES` or more never takes a thread of the short lane, nor a place in its queue.
+2. In each lane no more work waits for a thread than the caller allows; further work is refused, with 429.
+3. Work that waits when its request is cancelled is never done. (`proxy.workers` has what becomes of work that hangs.)
+
+The long lane has half as many threads: what they do in Python they do in turn, and every one of them that waits for the
+interpreter makes the event loop wait longer for it. The encoders work on all cores by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from proxy import errors
+from proxy.workers import Workers
+
+LONG_BYTES = 128 << 10
+"""Such a body takes about a millisecond to parse, and some ten to render and encode where nothing is kept of it."""
+
+_T = TypeVar("_T")
+
+
+class _Lane(Workers):
+    """Knows how much waits. Used from the event loop; only `_over` is called by threads."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self._size = threads
+        self._open: set[Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        return max(0, len(self._open) - self._size - self.stuck)
+
+    def admit(self, most_waiting: int) -> None:
+        """Raises `ApiError` 429 where one more would be more than may wait."""
+        if len(self._open) - self._size - self.stuck >= most_waiting:
+            raise errors.workers_busy()
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        future = super().submit(fn, *args, **kwargs)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)  # also when it is cancelled while it waits
+        return future
+
+
+class Lanes:
+    """The threads that read, render and encode. ``threads``: of the short lane. Use it from the event loop."""
+
+    def __init__(self, threads: int) -> None:
+        self.short = _Lane(threads, "toktier-worker")
+        """Also for TokTier's own small work: for that its queue has no limit."""
+        self._long = _Lane(max(1, threads // 2), "toktier-worker-long")
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that wait for a thread, in both lanes."""
+        return self.short.waiting + self._long.waiting
+
+    @property
+    def stuck(self) -> int:
+        """Threads, in both lanes, at work that nobody waits for any more."""
+        return self.short.stuck + self._long.stuck
+
+    def full(self, size: int) -> bool:
+        """Whether so many threads of the lane for ``size`` bytes are stuck that it takes no more work that may hang."""
+        return self._lane(size).full
+
+    async def run(self, size: int, what: Callable[[], _T], most_waiting: int, timeout_s: float | None = None) -> _T:
+        """``what()``, in a thread of the lane for a body of ``size`` bytes.
+
+        Raises `ApiError` 429, and TimeoutError after ``timeout_s`` seconds, where that is given.
+        """
+        lane = self._lane(size)
+        lane.admit(most_waiting)
+        if timeout_s is not None:
+            return await lane.run(what, timeout_s)
+        return await asyncio.wrap_future(lane.submit(what))
+
+    def _lane(self, size: int) -> _Lane:
+        return self._long if size >= LONG_BYTES else self.short
+
+    def shutdown(self) -> None:
+        """What waits is dropped; what runs is not waited for."""
+        for lane in (self.short, self._long):
+            lane.shutdown(wait=False, cancel_futures=True)
