@@ -64,5 +64,6 @@ class Index(Generic[T]):
             return list(islice(reversed(cast("dict[T, None]", held)), count))[::-1]
         return [held]
 
-    def clear(self) -> None:
-        self._held.clear()
+    def popitem(self) -> None:
+        """Forget all values of some key."""
+        self._held.popitem()

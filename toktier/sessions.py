@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 from toktier.errors import TokTierError
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
@@ -38,8 +39,8 @@ from toktier.reasons import Path
 from toktier.rope import ChunkEncoder, Rope
 from toktier.session_index import Index
 
-MESSAGE_BYTES = 400
-"""What the index costs for one message: two digests, a list, a place in the map and the pointers to them."""
+MESSAGE_BYTES = 310
+"""What the index costs for one message: two digests, a place in the map and the pointers to them."""
 SESSION_BYTES = 1300
 """What a session costs whatever it holds: its objects, its lock, its places in the orders."""
 TOOL_BYTES = 64
@@ -140,15 +141,18 @@ class SessionStore:
     ) -> None:
         self._lock = Lock()
         self._clock = clock
+        self._epoch = 0
+        self._start_empty()
+        self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
+        self.configure(budget_bytes, tenant_share, ttl_s)
+
+    def _start_empty(self) -> None:
         self._all: OrderedDict[Session, None] = OrderedDict()  # least recently used first
         self._tenants: dict[str, OrderedDict[Session, None]] = {}
         self._tenant_bytes: dict[str, int] = {}
         self._index: Index[Session] = Index()  # of every prefix
         self._ends: Index[Session] = Index()  # of the whole list
-        self._epoch = 0
         self.nbytes = 0
-        self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
-        self.configure(budget_bytes, tenant_share, ttl_s)
 
     def configure(self, budget_bytes: int, tenant_share: float, ttl_s: float) -> None:
         """Change the limits. They are applied with the next request."""
@@ -165,14 +169,14 @@ class SessionStore:
         """Forget every session. Requests in flight finish on their ropes and commit nothing."""
         with self._lock:
             self._epoch += 1
+            gone: tuple[Any, ...] = self._all, *self._tenants.values(), self._index, self._ends
             for session in self._all:
                 session.alive = False
-            self._all.clear()
-            self._tenants.clear()
-            self._tenant_bytes.clear()
-            self._index.clear()
-            self._ends.clear()
-            self.nbytes = 0
+            self._start_empty()
+        # Taken apart here, piece by piece: freed as a whole they would hold the interpreter, and so the event loop.
+        for pieces in gone:
+            while pieces:
+                pieces.popitem()
 
     def expire(self) -> None:
         """Drop what is older than ``ttl_s``. Requests do so as well, but there may be none."""
