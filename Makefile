@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test campaign soak test-engine test-agent lint bench clean
+.PHONY: demo test campaign soak fuzz test-engine test-agent lint bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) (once; about a minute) =="
@@ -34,6 +34,11 @@ campaign: $(STAMP)
 SOAK_SECONDS ?= 180
 soak: $(STAMP)
 	$(BIN)/python -m tools.soak --seconds $(SOAK_SECONDS) --sessions 200 --json var/soak.json
+
+# Hostile HTTP and JSON against a proxy process; FUZZ_INPUTS in all.
+FUZZ_INPUTS ?= 4000
+fuzz: $(STAMP)
+	$(BIN)/python -m tools.fuzz --inputs $(FUZZ_INPUTS) --json var/fuzz.json
 
 test-engine: $(STAMP)
 	TOKTIER_TEST_ENGINE=1 $(BIN)/python -m pytest tests/engine -m engine

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 from aiohttp import web
-from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.http import SERVER_SOFTWARE, HttpVersion10, HttpVersion11
 from aiohttp.typedefs import Handler
 
 from proxy import audit, body, config, errors, routes
@@ -46,6 +46,8 @@ MAX_HEADER_BYTES = 32 << 10
 
 SWEEP_S = 5.0
 """How often sessions beyond their time are looked for."""
+
+_VERSIONS = (HttpVersion10, HttpVersion11)
 
 LoadTier = Callable[[str, config.Model, config.Server, SessionStore], Loaded]
 
@@ -194,7 +196,7 @@ class Core:
 
     async def dispatch(self, request: web.Request) -> web.StreamResponse:
         """The one handler: finds the route, then answers."""
-        found = routes.match(request.rel_url.raw_path)
+        found = routes.match(request.rel_url.raw_path) if request.version in _VERSIONS else None
         if found is not None and request.method in found[0].methods:
             route = found[0]
             if route.kind is Kind.HEALTH:
@@ -230,6 +232,8 @@ class Core:
             try:
                 if self.in_flight > limits.requests:
                     raise errors.too_many_requests(limits.requests)
+                if request.version not in _VERSIONS:
+                    raise errors.wrong_version()
                 if found is None:
                     raise errors.unknown_route()
                 route, named = found
@@ -286,8 +290,12 @@ async def _defer_expectation(_request: web.Request) -> None:
     """aiohttp would send "100 Continue" before the request is looked at; `proxy.body.read` sends it after."""
 
 
-async def _plain_headers(_request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """aiohttp names itself in every reply; TokTier adds no header (`proxy.changes`)."""
+async def _plain_head(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """aiohttp names itself in every reply; TokTier adds no header (`proxy.changes`). Nor does it speak HTTP/0.9 or 2.0
+    because a client said so.
+    """
+    if request.version not in _VERSIONS:
+        request._cache["version"] = HttpVersion11  # what its status line is written with
     if response.headers.get("Server") == SERVER_SOFTWARE:
         del response.headers["Server"]
 
@@ -335,7 +343,7 @@ def create_app(settings: Settings, load: LoadTier | None = None) -> web.Applicat
     app.cleanup_ctx.append(core.run)
     if loader is not None:
         app.on_shutdown.append(_closing(loader.close))
-    app.on_response_prepare.append(_plain_headers)
+    app.on_response_prepare.append(_plain_head)
     app.router.add_route("*", "/{path:.*}", core.dispatch, expect_handler=_defer_expectation)
     app.middlewares.append(_json_errors)
     return app

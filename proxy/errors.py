@@ -71,6 +71,11 @@ def unknown_route() -> ApiError:
     return ApiError(404, "This path is not served. docs/routes.md lists those that are.", code="not_found")
 
 
+def wrong_version() -> ApiError:
+    """400 for another HTTP than 1.0 and 1.1: one that has no version counts as 0.9."""
+    return ApiError(400, "TokTier speaks HTTP/1.1 and HTTP/1.0.", code="bad_request", close=True)
+
+
 def wrong_method(allowed: tuple[str, ...]) -> ApiError:
     """405 for a served path; ``allowed`` are its methods."""
     methods = ", ".join(allowed)

@@ -20,6 +20,7 @@ from tests.support.fake_tier import FakeTier, ids_of
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import load_qwen3
 from tests.support.proxy import Stage, running, settings_for, staged
+from tests.support.raw_http import talk
 from toktier.reasons import Bypass
 from toktier.tier import Prepared
 
@@ -84,6 +85,18 @@ async def test_options_star_is_json(stage: Stage) -> None:
         answer = await reader.read()
     writer.close()
     assert b'{"error"' in answer
+
+
+@pytest.mark.parametrize("version", ["HTTP/0.9", "HTTP/2.0", ""])
+async def test_only_http_1_is_spoken(stage: Stage, version: str) -> None:
+    """aiohttp answers in the version that it reads, and reads a line without one as 0.9; found by fuzzing."""
+    for line in ("GET /health", "POST /v1/chat/completions", "GET /nowhere"):
+        answer = await talk(stage.proxy.port, f"{line} {version}".strip().encode() + b"\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+        assert answer.endswith(b"<closed>")
+        assert b'"bad_request"' in answer
+    assert [line["status"] for line in stage.proxy.log] == [400] * 3
+    assert not stage.up.chats
 
 
 @pytest.mark.parametrize("route", [r for r in routes.ROUTES if r.kind is Kind.JSON], ids=lambda r: r.pattern)
