@@ -169,6 +169,9 @@ class ChatTemplate:
     special_tokens: Mapping[str, str]
     """Passed to every render under these names."""
 
+    environment: ImmutableSandboxedEnvironment
+    """That the templates run in. Not to be changed."""
+
     limit: RenderLimit
     """Of one render; none unless it is set."""
 
@@ -184,7 +187,7 @@ class ChatTemplate:
         """``templates`` by name (one named ``default`` where there is a single one); ``processor`` is the one that
         counts when no tools are given; ``clock`` as `environment` takes it. Raises `UnusableFile` when a template does
         not parse."""
-        env = environment(clock)
+        self.environment = env = environment(clock)
         self.special_tokens = dict(special_tokens or {})
         self.limit = RenderLimit()
         self._named = {name: _compile(env, source, f"{place} {name!r}") for name, source in templates.items()}
@@ -251,30 +254,47 @@ class ChatTemplate:
     def source(self, *, tools: bool) -> str:
         return self._pick(tools).source
 
+    def sources(self) -> list[str]:
+        """Those of all the model's templates."""
+        compiled = [*self._named.values(), *([self._processor] if self._processor else [])]
+        return [one.source for one in compiled]
+
+    def arguments(self, request: RenderRequest) -> dict[str, Any]:
+        """What the template sees."""
+        arguments = {"documents": None, **self.special_tokens, **request.kwargs}
+        arguments["messages"] = request.messages
+        arguments["tools"] = request.tools
+        return arguments
+
+    def limit_within(self, within_s: float | None) -> RenderLimit:
+        """`limit`, or ``within_s`` seconds where that is given and shorter."""
+        if within_s is None or within_s >= self.limit.seconds:
+            return self.limit
+        return RenderLimit(within_s, self.limit.chars)
+
+    def failure(self, error: Exception, limit: RenderLimit) -> Exception:
+        """What is raised for ``error``, which a render within ``limit`` raised. Its context is to be dropped: its text
+        may quote the prompt."""
+        if isinstance(error, Unrenderable):
+            return error
+        if isinstance(error, OverLimit):
+            if error.limit == "time" and limit is not self.limit:
+                return TakesLong("template")
+            return Unrenderable(Bypass.TEMPLATE_LIMIT, error.limit)
+        return TemplateFailure(error)
+
     def render(self, request: RenderRequest, within_s: float | None = None) -> str:
         """The prompt text.
 
         Raises `TemplateFailure`, whatever the template raised, `Unrenderable` (the clock, `limit`), or `TakesLong`
         after ``within_s`` seconds, where that is given and shorter than the limit.
         """
-        limit = self.limit
-        if within_s is not None and within_s < limit.seconds:
-            limit = RenderLimit(within_s, limit.chars)
+        limit = self.limit_within(within_s)
         template = self._pick(request.tools is not None).template
-        arguments = {"documents": None, **self.special_tokens, **request.kwargs}
-        arguments["messages"] = request.messages
-        arguments["tools"] = request.tools
         try:
-            return render(template, arguments, limit)
-        except Unrenderable:
-            raise
-        except OverLimit as over:
-            if over.limit == "time" and limit is not self.limit:
-                raise TakesLong("template") from None
-            raise Unrenderable(Bypass.TEMPLATE_LIMIT, over.limit) from None
+            return render(template, self.arguments(request), limit)
         except Exception as error:
-            # The context is dropped as well: its text may quote the prompt.
-            raise TemplateFailure(error) from None
+            raise self.failure(error, limit) from None
 
     def _pick(self, tools: bool) -> _Compiled:
         if not tools and self._processor is not None:

@@ -64,13 +64,17 @@ def guarded(env: jinja2.Environment, source: str) -> jinja2.Template:
         look = nodes.ExprStmt(nodes.Filter(nodes.Const(None), _TICK, [], [], None, None))
         body.insert(0, look.set_lineno(body[0].lineno if body else 1))
     tree.set_environment(env)
-    return env.from_string(tree)
+
+
+def deadline(at: float) -> dict[str, Any]:
+    """The argument that guarded templates look at: a time of `time.perf_counter`."""
+    return {_DEADLINE: at}
 
 
 def render(template: jinja2.Template, arguments: Mapping[str, Any], limit: RenderLimit) -> str:
     """The text of a template made by `guarded`. Raises `OverLimit`, and whatever the template raises."""
-    deadline = time.perf_counter() + limit.seconds
-    context = template.new_context({**arguments, _DEADLINE: deadline})
+    end = time.perf_counter() + limit.seconds
+    context = template.new_context({**arguments, **deadline(end)})
     made = template.root_render_func(context)
     pieces: list[str] = []
     size = 0
@@ -78,7 +82,7 @@ def render(template: jinja2.Template, arguments: Mapping[str, Any], limit: Rende
         size += sum(map(len, more))
         if size > limit.chars:
             raise OverLimit("size")
-        if time.perf_counter() > deadline:
+        if time.perf_counter() > end:
             raise OverLimit("time")
         pieces += more
     return "".join(pieces)

@@ -1,0 +1,121 @@
+"""Loops that stop doing anything at some point get a ``break`` there, so that what they read has an end.
+
+``{% for x in L %}{% if not found.it and ... %}...{% endif %}{% endfor %}``: once ``found.it`` is set, every further
+iteration does nothing. The template still runs them all; the folded one must not, or each of them counts as a reader
+of the whole list.
+
+Why it is exact. A loop qualifies if its body is some quiet assignments to plain names and one ``if`` without ``else``,
+whose test is a conjunction with a *guard* in it. Take an iteration in which the guard is false.
+
+1. It does nothing: the test is false, and names bound in a loop's body end with the iteration.
+2. So do all later ones. A guard is ``ns.flag`` or ``not ns.flag`` of a namespace (only the skipped part could write to
+   it), or ``loop.index0 < E`` with E bound outside the loop (it only falls).
+3. Nothing that is skipped could have raised. What is evaluated before the guard is *quiet* on the items of the
+   request's own list ``messages``, which are plain data, or it is integer arithmetic whose operands have the same types
+   in every iteration, so that it would have raised before. The guard itself has just been evaluated.
+"""
+
+from __future__ import annotations
+
+from jinja2 import nodes
+
+from toktier.folding.syntax import attribute_of, conjuncts, integer, is_blank, is_name, length_of, own, stored
+
+_KINDS = frozenset({"defined", "undefined", "none", "string", "mapping", "number", "boolean", "true", "false"})
+
+
+def add_breaks(tree: nodes.Template, written: frozenset[str]) -> None:
+    """Puts a ``break`` into every loop that qualifies. ``written``: names of written namespaces."""
+    messages = not any(name.name == "messages" and name.ctx != "load" for name in tree.find_all(nodes.Name))
+    for loop in list(tree.find_all(nodes.For)):
+        guard = _guard(loop, written, messages)
+        if guard is not None:
+            stop = nodes.If(nodes.Not(guard), [nodes.Break()], [], [])
+            stop.set_lineno(loop.lineno)
+            loop.body.insert(0, stop)
+
+
+def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Expr | None:
+    """A copy of the guard, if the loop qualifies. ``messages``: the name always means the request's own list."""
+    if not isinstance(loop.target, nodes.Name) or loop.test is not None or loop.else_ or loop.recursive:
+        return None
+    body = [part for part in loop.body if not is_blank(part)]
+    if not body or not isinstance(body[-1], nodes.If) or body[-1].elif_ or body[-1].else_:
+        return None
+    if any(own(loop.body, nodes.Break)) or any(own(loop.body, nodes.Continue)):
+        return None
+    inside = stored(loop.body) | {loop.target.name}
+    for part in body[:-1]:
+        if not (isinstance(part, nodes.Assign) and isinstance(part.target, nodes.Name) and _steady(part.node, inside)):
+            return None
+    for test in conjuncts(body[-1].test):
+        if _is_guard(test, inside, written):
+            return _copy(test)
+        if not (messages and is_name(loop.iter, "messages") and quiet(test, loop.target.name)):
+            return None
+    return None
+
+
+def _is_guard(test: nodes.Expr, inside: frozenset[str], written: frozenset[str]) -> bool:
+    flag = test.node if isinstance(test, nodes.Not) else test
+    if isinstance(flag, nodes.Getattr) and isinstance(flag.node, nodes.Name):
+        return flag.node.name in written - inside
+    if isinstance(test, nodes.Compare) and len(test.ops) == 1 and test.ops[0].op in ("lt", "lteq"):
+        bound = test.ops[0].expr
+        counts = attribute_of(test.expr, "loop") in ("index0", "index")
+        return counts and isinstance(bound, nodes.Name) and bound.name not in inside | {"loop"}
+    return False
+
+
+def _copy(test: nodes.Expr) -> nodes.Expr:
+    """Of a guard: there are few shapes."""
+    if isinstance(test, nodes.Not):
+        return nodes.Not(_copy(test.node))
+    if isinstance(test, nodes.Compare):
+        operand = test.ops[0]
+        return nodes.Compare(_copy(test.expr), [nodes.Operand(operand.op, _copy(operand.expr))])
+    if isinstance(test, nodes.Getattr):
+        return nodes.Getattr(_copy(test.node), test.attr, "load")
+    if isinstance(test, nodes.Getitem):
+        return nodes.Getitem(_copy(test.node), nodes.Const(test.arg.as_const()), "load")
+    assert isinstance(test, nodes.Name)
+    return nodes.Name(test.name, "load")
+
+
+def _steady(node: nodes.Node, inside: frozenset[str]) -> bool:
+    """Integer arithmetic of the iteration's number and of lengths of what is bound outside."""
+    if integer(node) is not None or attribute_of(node, "loop") in ("index0", "index", "revindex0", "revindex"):
+        return True
+    if isinstance(node, nodes.Add | nodes.Sub):
+        return _steady(node.left, inside) and _steady(node.right, inside)
+    over = length_of(node)
+    return isinstance(over, nodes.Name) and over.name not in inside
+
+
+def quiet(node: nodes.Expr, item: str) -> bool:
+    """Cannot raise where the name ``item`` holds plain data, and depends on nothing else.
+
+    A key of a value that has no such key is undefined, which compares with anything and is false; only reaching into
+    the undefined raises, so ``item.key`` is quiet and ``item.key.key`` is not.
+    """
+    match node:
+        case nodes.Const():
+            return True
+        case nodes.Name():
+            return node.name == item
+        case nodes.Getattr():
+            return is_name(node.node, item)
+        case nodes.Getitem():
+            return is_name(node.node, item) and isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str)
+        case nodes.And() | nodes.Or():
+            return quiet(node.left, item) and quiet(node.right, item)
+        case nodes.Not():
+            return quiet(node.node, item)
+        case nodes.Compare():
+            return all(part.op in ("eq", "ne") and quiet(part.expr, item) for part in node.ops) and quiet(
+                node.expr, item
+            )
+        case nodes.Test():
+            return node.name in _KINDS and not node.args and quiet(node.node, item)
+        case _:
+            return False

@@ -1,0 +1,230 @@
+"""What is kept of a loop from one render to the next, and which iterations a change can have touched.
+
+A `Record` holds, for every iteration that ran, its text, the state after it, and what it read. Iterations are known by
+their place, counted from the start of what the loop runs over (also where it runs backwards), so that a list that grows
+at its end leaves the places as they are.
+
+Invariants (between renders)
+1. Place p holds what the iteration printed and wrote when it last ran, and it has not read anything since that differs
+   today; or it lies beyond a ``break`` and holds nothing.
+2. ``states[p]``: the attributes that the loop both writes and reads, after the iteration. ``writers`` and ``written``:
+   for each attribute that it only writes, the places at which it did, sorted, and what it wrote there.
+3. Chunks of places below ``first_changed`` have not changed in the last render.
+
+Arrays are numpy's, so that "which iterations have read beyond n" costs a nanosecond an iteration.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from toktier.folding.plan import LoopPlan
+from toktier.folding.sites import Read
+from toktier.folding.strict import common_suffix, first_difference, same
+from toktier.folding.tracker import FAR, UNREAD
+
+Key = tuple[str, str]
+Region = tuple[int, int]
+"""Where two lists differ: [low, high). (0, 0) where they do not."""
+
+NOTHING: Region = (0, 0)
+
+
+class Lists:
+    """Differences of pairs of lists in one render. ``known``: (old, new, first difference), from whoever made them."""
+
+    def __init__(self, known: tuple[list[Any], list[Any], int] | None) -> None:
+        self._known = known
+        self._found: dict[tuple[int, int], Region] = {}
+
+    def region(self, old: list[Any], new: list[Any]) -> Region:
+        if old is new:
+            return NOTHING
+        key = (id(old), id(new))
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._compare(old, new)
+        return found
+
+    def _compare(self, old: list[Any], new: list[Any]) -> Region:
+        known = self._known
+        first = known[2] if known and old is known[0] and new is known[1] else first_difference(old, new)
+        if len(old) != len(new):
+            return first, FAR + 1
+        return (first, len(new) - common_suffix(old, new)) if first < len(new) else NOTHING
+
+
+class Record:
+    __slots__ = (
+        "broke",
+        "chars",
+        "chunks",
+        "first_changed",
+        "high",
+        "initial",
+        "items",
+        "keys",
+        "low",
+        "mask",
+        "outer",
+        "slots",
+        "states",
+        "values",
+        "writers",
+        "written",
+    )
+
+    def __init__(self, plan: LoopPlan, keys: tuple[Key, ...]) -> None:
+        """``keys``: the attributes of namespaces that exist outside of the loop, in the order of the states."""
+        self.keys = keys
+        self.items: list[Any] = []
+        self.chunks: list[str] = []
+        self.states: list[tuple[Any, ...] | None] = []
+        self.initial: tuple[Any, ...] = ()
+        self.writers: list[list[int]] = [[] for _ in keys]
+        self.written: list[dict[int, Any]] = [{} for _ in keys]
+        self.values: dict[int, Any] = {}
+        self.outer: dict[int, Any] = {}
+        self.slots: list[Any] = [self.items] + [None] * len(plan.slots)
+        self.broke: int | None = None
+        self.chars = 0
+        self.first_changed = 0
+        self.mask = np.zeros(16, np.uint64)
+        self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int64)
+        self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int64)
+
+    # --- size ------------------------------------------------------------------------------------------------------
+
+    def resize(self, size: int) -> None:
+        old = len(self.chunks)
+        if size < old:
+            self.forget(size, old)
+            del self.chunks[size:], self.states[size:]
+        elif size > old:
+            self.chunks.extend([""] * (size - old))
+            self.states.extend([None] * (size - old))
+            if size > len(self.mask):
+                more = max(size, 2 * len(self.mask)) - len(self.mask)
+                self.mask = np.concatenate([self.mask, np.zeros(more, np.uint64)])
+                rows = len(self.low)
+                self.low = np.concatenate([self.low, np.full((rows, more), FAR + 1, np.int64)], axis=1)
+                self.high = np.concatenate([self.high, np.full((rows, more), UNREAD, np.int64)], axis=1)
+        if size != old:
+            self.first_changed = min(self.first_changed, size, old)
+
+    def forget(self, low: int, high: int) -> None:
+        """The iterations at [low, high) did not take place."""
+        chunks = self.chunks[low:high]
+        if any(chunks):
+            self.chars -= sum(map(len, chunks))
+            self.chunks[low:high] = [""] * (high - low)
+            self.first_changed = min(self.first_changed, low)
+        self.states[low:high] = [None] * (high - low)
+        self.mask[low:high] = 0
+        self.low[:, low:high] = FAR + 1
+        self.high[:, low:high] = UNREAD
+        for writers, written in zip(self.writers, self.written, strict=True):
+            start, end = bisect_left(writers, low), bisect_left(writers, high)
+            for place in writers[start:end]:
+                del written[place]
+            del writers[start:end]
+
+    # --- one iteration ---------------------------------------------------------------------------------------------
+
+    def put(self, place: int, text: str) -> None:
+        old = self.chunks[place]
+        if text != old:
+            self.chars += len(text) - len(old)
+            self.chunks[place] = text
+            if place < self.first_changed:
+                self.first_changed = place
+
+    def wrote(self, attribute: int, place: int, value: Any) -> None:
+        written = self.written[attribute]
+        if place not in written:
+            writers = self.writers[attribute]
+            writers.insert(bisect_left(writers, place), place)
+        written[place] = value
+
+    def did_not_write(self, attribute: int, place: int) -> None:
+        if self.written[attribute].pop(place, self) is not self:
+            writers = self.writers[attribute]
+            del writers[bisect_left(writers, place)]
+
+    def last_writer(self, attribute: int, low: int, high: int, backwards: bool) -> int | None:
+        """Of the places [low, high), the one that wrote last, in the order in which the loop runs."""
+        writers = self.writers[attribute]
+        if backwards:
+            found = bisect_left(writers, low)
+            return writers[found] if found < len(writers) and writers[found] < high else None
+        found = bisect_left(writers, high) - 1
+        return writers[found] if found >= 0 and writers[found] >= low else None
+
+    # --- what a change touches -------------------------------------------------------------------------------------
+
+    def touched(
+        self,
+        plan: LoopPlan,
+        slots: list[Any],
+        values: Mapping[int, Any],
+        outer: Mapping[int, Any],
+        lists: Lists,
+        pure: frozenset[int],
+    ) -> list[int] | None:
+        """The places whose iterations must run again, sorted; None: all of them. ``slots[0]`` is what the loop runs
+        over now, ``values`` the sites that some iteration has evaluated, evaluated today."""
+        for number, value in outer.items():
+            if not same(self.outer.get(number, self), value, pure):
+                return None
+        size = min(len(self.chunks), len(slots[0]))
+        places: set[int] = set()
+        region = lists.region(self.items, slots[0])
+        places.update(range(region[0], min(region[1], size)))
+        for slot, (old, new) in enumerate(zip(self.slots, slots, strict=True)):
+            if type(old) is list and type(new) is list:
+                self._readers(places, slot, lists.region(old, new), size)
+            elif not same(old, new, pure):
+                self._readers(places, slot, (0, FAR + 1), size)
+                number = next(one for one, place in plan.slots.items() if place == slot)
+                self._askers(places, plan.bits[number], 0, size)
+        for site in plan.sites:
+            if site.number not in values:
+                continue
+            before, now = self.values[site.number], values[site.number]
+            if same(before, now, pure):
+                continue
+            low, high = 0, size
+            if site.read is Read.THRESHOLD and type(before) is int and type(now) is int:
+                base = self._base(plan)
+                low = max(0, min(before, now) - site.offset - base)
+                high = min(size, max(before, now) - site.offset - base + 1)
+            self._askers(places, plan.bits[site.number], low, high)
+        return sorted(places)
+
+    def _base(self, plan: LoopPlan) -> int:
+        """The item at place 0 of a loop over a range; where that changed, every item did."""
+        return self.items[0] if plan.ranged and self.items and type(self.items[0]) is int else 0
+
+    def _readers(self, places: set[int], slot: int, region: Region, size: int) -> None:
+        if region != NOTHING:
+            found = (self.high[slot, :size] >= region[0]) & (self.low[slot, :size] < region[1])
+            places.update(np.flatnonzero(found).tolist())
+
+    def _askers(self, places: set[int], bit: int, low: int, high: int) -> None:
+        if low < high:
+            asked = self.mask[low:high] & np.uint64(bit)
+            places.update((np.flatnonzero(asked) + low).tolist())
+
+    def text_before(self, count: int) -> int:
+        """Characters of the first ``count`` chunks, counted from the nearer end."""
+        if count * 2 <= len(self.chunks):
+            return sum(map(len, self.chunks[:count]))
+        return self.chars - sum(map(len, self.chunks[count:]))
+
+
+def equal_states(a: Iterable[Any], b: Iterable[Any], pure: frozenset[int]) -> bool:
+    return all(x is y or same(x, y, pure) for x, y in zip(a, b, strict=True))

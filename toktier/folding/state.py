@@ -1,0 +1,335 @@
+"""One session's renders: each is the full render's text, at the cost of what changed.
+
+Invariants
+1. `FoldState.render` gives the text that `ChatTemplate.render` gives for the same request, or raises what it raises.
+2. Whatever happens in the incremental path, the genuine error is raised by the full render and by nothing else: any
+   exception drops what is kept, and the request is rendered in full. The reason is counted.
+3. Messages and arguments are immutable once handed over: an object that comes again stands for the same value. The
+   sandbox refuses every method that changes a list or a mapping, so the template cannot change them either.
+4. Whether an argument is what it was is decided strictly (`strict.same`), message by message; objects that the caller
+   hands over again are taken as they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from jinja2.environment import Template
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import safe_range
+from jinja2.utils import Namespace
+
+from toktier.folding.allowed import NotFolded
+from toktier.folding.fold import Runner
+from toktier.folding.plan import Program, program
+from toktier.folding.reasons import Fallback, Unfolds
+from toktier.folding.records import Lists, Record
+from toktier.folding.rendered import Chunks, Rendered, Segment
+from toktier.folding.strict import plain, reuse, same
+from toktier.folding.tracker import FUNCTIONS, TRACKER, Tracker, Untold
+from toktier.template import ChatTemplate, RenderRequest
+
+_RUNNER = "\0runner"
+_PATIENCE = 2
+"""Fallbacks in a row after which the incremental path rests."""
+_LONGEST_REST = 64
+"""Renders that it rests at most."""
+
+
+class FoldedText(str):
+    """What a folded loop puts out. It prints nothing: the chunks are in ``record``."""
+
+    record: Record
+    backwards: bool
+
+    def __str__(self) -> str:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Unfoldable:
+    """No part of the template can be folded; renders are full ones."""
+
+    reason: Unfolds
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One of a model's templates, folded. ``pure``: the `id` of functions that depend on their arguments only."""
+
+    program: Program
+    template: Template
+    pure: frozenset[int]
+
+
+class Counts:
+    """How often, and why. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            self._counts.update(counts)
+
+    def snapshot(self) -> dict[str, int]:
+        """``renders``, ``incremental``, ``raised``, ``iterations`` (run) and ``messages``; ``fallback_REASON``."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class Folded:
+    """A model's chat template(s), folded. Thread-safe; a state is not."""
+
+    def __init__(self, template: ChatTemplate, folded: Mapping[str, Compiled]) -> None:
+        """``folded``: by source; `of` makes them."""
+        self.template = template
+        self.counts = Counts()
+        self._folded = dict(folded)
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> Folded | Unfoldable:
+        """Unfoldable where none of the model's templates folds; one that does not is rendered in full."""
+        folded: dict[str, Compiled] = {}
+        reason: NotFolded | None = None
+        for source in template.sources():
+            try:
+                folded[source] = compiled(template.environment, source)
+            except NotFolded as raised:
+                reason = raised
+        if folded:
+            return cls(template, folded)
+        assert reason is not None
+        return Unfoldable(reason.reason, reason.detail)
+
+    def new_state(self) -> FoldState:
+        return FoldState(self)
+
+    def for_request(self, *, tools: bool) -> Compiled | None:
+        return self._folded.get(self.template.source(tools=tools))
+
+
+def compiled(env: jinja2.Environment, source: str) -> Compiled:
+    """Raises `NotFolded`."""
+    overlay = env.overlay()
+    overlay.filters = {**env.filters, **FUNCTIONS, "\0wants": _wants, "\0fold": _fold}
+    made = program(env, source)
+    made.tree.set_environment(overlay)
+    template = Template.from_code(overlay, overlay.compile(made.tree), overlay.make_globals(None))
+    known = (safe_range, dict, Namespace, *(env.globals[name] for name in ("raise_exception", "lipsum")))
+    return Compiled(made, template, frozenset(map(id, known)))
+
+
+@jinja2.pass_context
+def _wants(context: Context, loop: int, place: int) -> bool:
+    return context.parent[_RUNNER].wants(loop, place)  # type: ignore[no-any-return]
+
+
+@jinja2.pass_context
+def _fold(context: Context, body: Macro, loop: int, sites: tuple[Any, ...], spaces: tuple[Any, ...]) -> FoldedText:
+    return context.parent[_RUNNER].fold(loop, body, sites, spaces)  # type: ignore[no-any-return]
+
+
+class _Render(Runner):
+    """The loops of one render, as the template calls them."""
+
+    def __init__(self, made: Compiled, tracker: Tracker, records: dict[int, Record], lists: Lists) -> None:
+        super().__init__(tracker, records, lists, made.pure)
+        self._plans = made.program.loops
+
+    def wants(self, loop: int, place: int) -> bool:
+        record = self.records.get(loop)
+        return record is not None and self._plans[loop].sites[place].number in record.values
+
+    def fold(self, loop: int, body: Macro, sites: tuple[Any, ...], spaces: tuple[Any, ...]) -> FoldedText:
+        text = FoldedText()
+        text.record, text.backwards = self.run(self._plans[loop], body, sites, spaces)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Of the last render, what the next one is compared with. ``segments``: a record's with its number of chunks."""
+
+    arguments: dict[str, Any]
+    segments: list[tuple[Segment | Record, int]]
+    chunks: Chunks
+
+
+class FoldState:
+    """What is kept of one conversation. Used by one render at a time."""
+
+    def __init__(self, folded: Folded) -> None:
+        self._folded = folded
+        self._of: Compiled | None = None
+        self._records: dict[int, Record] = {}
+        self._kept: _Kept | None = None
+        self._in_a_row = 0
+        self._rest = 0
+
+    def render(self, request: RenderRequest, first_changed_message_hint: int | None = None) -> Rendered:
+        """The chunks of the text that the template's full render gives; raises what that raises.
+
+        ``first_changed_message_hint``: messages before this index are the very objects of this state's last request
+        (the caller vouches for it).
+        """
+        reason = self._reason_for_full(request)
+        if reason is None:
+            try:
+                rendered = self._incremental(request, first_changed_message_hint)
+            except Untold as untold:
+                reason = untold.reason
+            except Exception:
+                reason = Fallback.ERROR
+            except BaseException:
+                self.drop()
+                raise
+            else:
+                self._in_a_row = 0
+                count = {"iterations": rendered.iterations, "messages": len(request.messages)}
+                self._folded.counts.add(renders=1, incremental=1, **count)
+                return rendered
+        return self._full(request, reason)
+
+    def drop(self) -> None:
+        """Forgets everything; the next render starts anew."""
+        if self._kept is not None:
+            self._kept.chunks.expire()
+        self._kept = None
+        self._records = {}
+
+    def _reason_for_full(self, request: RenderRequest) -> Fallback | None:
+        of = self._folded.for_request(tools=request.tools is not None)
+        if of is not self._of:
+            self.drop()
+            self._of = of
+        if of is None:
+            return Fallback.UNFOLDABLE
+        if self._rest:
+            self._rest -= 1
+            return Fallback.PAUSED
+        return None
+
+    def _full(self, request: RenderRequest, reason: Fallback) -> Rendered:
+        self.drop()
+        try:
+            text = self._folded.template.render(request)
+        except BaseException:
+            self._folded.counts.add(renders=1, raised=1)
+            raise
+        if reason not in (Fallback.UNFOLDABLE, Fallback.PAUSED):
+            self._in_a_row += 1
+            if self._in_a_row >= _PATIENCE:
+                self._rest = min(_LONGEST_REST, 1 << self._in_a_row)
+        self._folded.counts.add(renders=1, **{f"fallback_{reason.value}": 1})
+        return Rendered(Chunks([[text]]), 0, 0, len(text), 0, reason)
+
+    def _incremental(self, request: RenderRequest, hint: int | None) -> Rendered:
+        made, kept = self._of, self._kept
+        assert made is not None
+        if kept is not None:
+            kept.chunks.expire()
+        self._kept = None
+        arguments, lists = self._taken_over(request, {} if kept is None else kept.arguments, hint)
+        tracker = Tracker(made.template.environment)
+        tracker.vouched = {id(value): value for value in arguments.values() if type(value) in (list, dict)}
+        render = _Render(made, tracker, self._records, lists)
+        segments = self._pieces(made.template, {**arguments, TRACKER: tracker, _RUNNER: render})
+        chunks = Chunks([one.chunks if isinstance(one, Record) else one for one, _ in segments])
+        first, common = _first_change([] if kept is None else kept.segments, segments)
+        self._kept = _Kept(arguments, segments, chunks)
+        chars = sum(one.chars if isinstance(one, Record) else sum(map(len, one)) for one, _ in segments)
+        return Rendered(chunks, first, common, chars, render.iterations, None)
+
+    def _taken_over(
+        self, request: RenderRequest, old: dict[str, Any], hint: int | None
+    ) -> tuple[dict[str, Any], Lists]:
+        """The arguments, with the objects of the last request where they are the same."""
+        arguments = self._folded.template.arguments(request)
+        for name, value in arguments.items():
+            before = old.get(name, _NONE)
+            if name == "messages" or value is before:
+                continue
+            if same(before, value):
+                arguments[name] = before
+            elif not plain(value):
+                raise Untold(Fallback.NOT_PLAIN, name)
+        before, messages = old.get("messages"), arguments["messages"]
+        if type(messages) is not list:
+            raise Untold(Fallback.NOT_PLAIN, "messages")
+        if before is None:
+            fresh = [*range(len(messages))]
+        else:
+            messages, fresh = reuse(before, messages, _vouched_for(before, messages, hint))
+        if not all(plain(messages[place]) for place in fresh):
+            raise Untold(Fallback.NOT_PLAIN, "messages")
+        if before is None:
+            return arguments, Lists(None)
+        arguments["messages"] = messages
+        first = fresh[0] if fresh else min(len(before), len(messages))
+        return arguments, Lists((before, messages, first))
+
+    def _pieces(self, template: Template, arguments: dict[str, Any]) -> list[tuple[Segment | Record, int]]:
+        """What the template puts out: the records of its loops, and the rows of pieces between them."""
+        out: list[tuple[Segment | Record, int]] = []
+        between: Segment = []
+        for piece in template.root_render_func(template.new_context(arguments)):
+            if type(piece) is not FoldedText:
+                if piece:
+                    between.append(piece)
+                continue
+            record = piece.record
+            if not record.chars:
+                continue
+            if piece.backwards:
+                between += reversed(record.chunks)
+                continue
+            if between:
+                out.append((between, len(between)))
+                between = []
+            out.append((record, len(record.chunks)))
+        if between:
+            out.append((between, len(between)))
+        return out
+
+
+_NONE = object()
+
+
+def _vouched_for(before: list[Any], messages: list[Any], hint: int | None) -> int:
+    """How many messages are the old objects by the caller's word, which is tried at three of them."""
+    known = 0 if hint is None else max(0, min(hint, len(before), len(messages)))
+    tried = {0, known // 2, known - 1} if known else set()
+    return known if all(before[place] is messages[place] for place in tried) else 0
+
+
+def _first_change(old: list[tuple[Segment | Record, int]], new: list[tuple[Segment | Record, int]]) -> tuple[int, int]:
+    """The first chunk that is not the last render's, and the characters before it."""
+    chunks = chars = 0
+    for at, (segment, size) in enumerate(new):
+        before, old_size = old[at] if at < len(old) else ([], 0)
+        if isinstance(segment, Record):
+            if segment is not before:
+                return chunks, chars
+            same_chunks = min(segment.first_changed, size, old_size)
+            if same_chunks < size or size != old_size:
+                return chunks + same_chunks, chars + segment.text_before(same_chunks)
+            chars += segment.chars
+        else:
+            if not isinstance(before, list):
+                return chunks, chars
+            same_chunks = next(
+                (i for i, (x, y) in enumerate(zip(before, segment, strict=False)) if x != y), min(size, old_size)
+            )
+            if same_chunks < size or size != old_size:
+                return chunks + same_chunks, chars + sum(map(len, segment[:same_chunks]))
+            chars += sum(map(len, segment))
+        chunks += size
+    return chunks, chars

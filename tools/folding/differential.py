@@ -1,0 +1,151 @@
+"""One template, many sessions: the incremental render beside the full one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from toktier.errors import Unrenderable
+from toktier.folding import Folded, FoldState, Rendered
+from toktier.template import ChatTemplate, RenderRequest
+from tools.folding.conversations import Session, steps
+
+Outcome = tuple[str, str]
+
+
+@dataclass
+class Report:
+    """Of one template. ``outputs`` and ``exceptions`` of the full render add up to ``checks``."""
+
+    template: str
+    checks: int = 0
+    outputs: int = 0
+    exceptions: int = 0
+    mismatches: int = 0
+    iterations: int = 0
+    """That ran, in renders that did not fall back."""
+    messages: int = 0
+    """In those renders."""
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """Where the full render succeeded."""
+    seconds: float = 0.0
+    example: dict[str, Any] | None = None
+    """The first mismatch: the seed and the step of the session, and the two outcomes."""
+
+
+def run(name: str, source: str, checks: int, seed: int, deadline: float = float("inf")) -> Report:
+    """At least ``checks`` checks unless ``deadline`` (of `time.process_time`) comes first. Raises what
+    `ChatTemplate` raises, and `ValueError` for a template that is not folded at all."""
+    template = ChatTemplate({"default": source})
+    folded = Folded.of(template)
+    if not isinstance(folded, Folded):
+        raise ValueError(f"{folded.reason.value}: {folded.detail}")
+    report = Report(name)
+    started = time.process_time()
+    while report.checks < checks and time.process_time() < deadline:
+        session(report, template, folded, seed)
+        seed += 1
+    report.seconds = round(time.process_time() - started, 2)
+    return report
+
+
+def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, count: int = 25) -> None:
+    """One session's checks."""
+    state = folded.new_state()
+    last: RenderRequest | None = None
+    shown: list[str] = []
+    good: list[dict[str, Any]] = []
+    for number, (done, made) in enumerate(steps(seed, count)):
+        fresh = made.random.random() < 0.5
+        request = _requested(made, last, fresh)
+        hint = _hint(last, request) if made.random.random() < 0.3 else None
+        reference = copy.deepcopy(request)
+        rendered: list[Rendered] = []
+
+        got = outcome(partial(_incremental, state, request, hint, rendered))
+        wanted = outcome(partial(template.render, reference))
+        report.checks += 1
+        wrong = "" if got == wanted else "text"
+        if wanted[0] == "ok":
+            report.outputs += 1
+            if rendered:
+                wrong = wrong or _misreported(rendered[0], shown)
+                shown = list(rendered[0].chunks)
+                _count(report, rendered[0], len(request.messages))
+        else:
+            report.exceptions += 1
+            shown = []
+        if wrong:
+            report.mismatches += 1
+            if report.example is None:
+                where = {"seed": seed, "step": number, "done": done, "wrong": wrong}
+                report.example = where | {"got": got[1][-400:], "wanted": wanted[1][-400:]}
+            state, shown = folded.new_state(), []
+        last = request
+        if wanted[0] == "ok":
+            good = list(made.messages)
+        elif made.random.random() < 0.9:
+            made.messages[:] = good if made.random.random() < 0.7 else []
+
+
+def _incremental(state: FoldState, request: RenderRequest, hint: int | None, out: list[Rendered]) -> str:
+    out.append(state.render(request, hint))
+    return out[-1].chunks.text()
+
+
+def _requested(made: Session, last: RenderRequest | None, fresh: bool) -> RenderRequest:
+    """Objects of its own, as a parser makes them, or the last request's wherever the JSON is the same."""
+    request = made.request()
+    request = RenderRequest(*(json.loads(json.dumps(one)) for one in (request.messages, request.tools, request.kwargs)))
+    if fresh or last is None:
+        return request
+    for at, (old, new) in enumerate(zip(last.messages, request.messages, strict=False)):
+        if json.dumps(old) == json.dumps(new):
+            request.messages[at] = old
+    if json.dumps(last.tools) == json.dumps(request.tools):
+        request.tools = last.tools
+    return request
+
+
+def _hint(last: RenderRequest | None, request: RenderRequest) -> int | None:
+    if last is None:
+        return None
+    both = zip(last.messages, request.messages, strict=False)
+    return next(
+        (at for at, (old, new) in enumerate(both) if old is not new), min(len(last.messages), len(request.messages))
+    )
+
+
+def outcome(render: Callable[[], str]) -> Outcome:
+    """("ok", the text) or (the exception's type, its message)."""
+    try:
+        return "ok", render()
+    except Unrenderable as error:
+        return type(error).__name__, f"{error} {getattr(error, 'template_message', '')}"
+
+
+def _misreported(rendered: Rendered, before: list[str]) -> str:
+    """What `Rendered` says wrongly about what changed."""
+    chunks = list(rendered.chunks)
+    first = rendered.first_changed_chunk
+    if chunks[:first] != before[:first]:
+        return "first_changed_chunk"
+    if rendered.common != sum(map(len, chunks[:first])):
+        return "common"
+    if rendered.chars != sum(map(len, chunks)):
+        return "chars"
+    return ""
+
+
+def _count(report: Report, rendered: Rendered, messages: int) -> None:
+    if rendered.fell_back is None:
+        report.iterations += rendered.iterations
+        report.messages += messages
+    else:
+        report.fallbacks[rendered.fell_back.value] += 1
