@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import folding_cases, folding_state_cases
 from tests.support.folding import run, unfoldable
-from tests.support.folding_cases import CASES, Case
+from tests.support.folding_case import Case
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*folding_cases.CASES, *folding_state_cases.CASES], ids=lambda case: case.name)
 def test_every_trap(case: Case) -> None:
     seen = run(case.source, case.requests)
     assert not seen.mismatches
