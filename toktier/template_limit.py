@@ -53,8 +53,14 @@ def _tick(context: Context, _value: object) -> None:
 
 def guarded(env: jinja2.Environment, source: str) -> jinja2.Template:
     """``source``, compiled with the looks at the clock. Render it with `render`."""
-    env.filters[_TICK] = _tick
     tree = env.parse(source)
+    guard(env, tree)
+    return env.from_string(tree)
+
+
+def guard(env: jinja2.Environment, tree: nodes.Template) -> None:
+    """Puts the looks into ``tree``, which is to be compiled in ``env``. Its renders need what `deadline` gives."""
+    env.filters[_TICK] = _tick
     bodies = [
         *(node.body for node in tree.find_all(nodes.For)),
         *(node.body for node in tree.find_all(nodes.Macro)),

@@ -15,8 +15,8 @@ SCALARS = (0.0, -0.0, 0, False, 1, True, 1.0, "1")
 
 @dataclass(frozen=True)
 class Case:
-    """``iterations`` is what the last request may run at most, where folding is to have an effect; ``fallback`` what must
-    have been said of some request, and ``unfolds`` of the template, where it must not."""
+    """``iterations`` is what the last request may run at most, where folding is to have an effect; ``fallback`` what
+    must have been said of some request, and ``unfolds`` of the template, where it must not."""
 
     name: str
     source: str

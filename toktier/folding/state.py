@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from toktier.folding.rendered import Chunks, Rendered, Segment
 from toktier.folding.strict import plain, reuse, same
 from toktier.folding.tracker import FUNCTIONS, TRACKER, Tracker, Untold
 from toktier.template import ChatTemplate, RenderRequest
+from toktier.template_limit import OverLimit, RenderLimit, deadline, guard
 
 _RUNNER = "\0runner"
 _PATIENCE = 2
@@ -121,7 +123,7 @@ def compiled(env: jinja2.Environment, source: str) -> Compiled:
     overlay = env.overlay()
     overlay.filters = {**env.filters, **FUNCTIONS, "\0wants": _wants, "\0fold": _fold}
     made = program(env, source)
-    made.tree.set_environment(overlay)
+    guard(overlay, made.tree)
     template = Template.from_code(overlay, overlay.compile(made.tree), overlay.make_globals(None))
     known = (safe_range, dict, Namespace, *(env.globals[name] for name in ("raise_exception", "lipsum")))
     return Compiled(made, template, frozenset(map(id, known)))
@@ -174,16 +176,24 @@ class FoldState:
         self._in_a_row = 0
         self._rest = 0
 
-    def render(self, request: RenderRequest, first_changed_message_hint: int | None = None) -> Rendered:
+    def render(
+        self, request: RenderRequest, first_changed_message_hint: int | None = None, within_s: float | None = None
+    ) -> Rendered:
         """The chunks of the text that the template's full render gives; raises what that raises.
 
         ``first_changed_message_hint``: messages before this index are the very objects of this state's last request
-        (the caller vouches for it).
+        (the caller vouches for it). ``within_s``: as for `ChatTemplate.render`.
         """
+        started = time.perf_counter()
+        limit = self._folded.template.limit_within(within_s)
         reason = self._reason_for_full(request)
         if reason is None:
             try:
-                rendered = self._incremental(request, first_changed_message_hint)
+                rendered = self._incremental(request, first_changed_message_hint, started, limit)
+            except OverLimit as over:
+                self.drop()
+                self._folded.counts.add(renders=1, raised=1)
+                raise self._folded.template.failure(over, limit) from None
             except Untold as untold:
                 reason = untold.reason
             except Exception:
@@ -196,7 +206,7 @@ class FoldState:
                 count = {"iterations": rendered.iterations, "messages": len(request.messages)}
                 self._folded.counts.add(renders=1, incremental=1, **count)
                 return rendered
-        return self._full(request, reason)
+        return self._full(request, reason, None if within_s is None else within_s - (time.perf_counter() - started))
 
     def drop(self) -> None:
         """Forgets everything; the next render starts anew."""
@@ -217,10 +227,10 @@ class FoldState:
             return Fallback.PAUSED
         return None
 
-    def _full(self, request: RenderRequest, reason: Fallback) -> Rendered:
+    def _full(self, request: RenderRequest, reason: Fallback, within_s: float | None) -> Rendered:
         self.drop()
         try:
-            text = self._folded.template.render(request)
+            text = self._folded.template.render(request, within_s)
         except BaseException:
             self._folded.counts.add(renders=1, raised=1)
             raise
@@ -231,7 +241,7 @@ class FoldState:
         self._folded.counts.add(renders=1, **{f"fallback_{reason.value}": 1})
         return Rendered(Chunks([[text]]), 0, 0, len(text), 0, reason)
 
-    def _incremental(self, request: RenderRequest, hint: int | None) -> Rendered:
+    def _incremental(self, request: RenderRequest, hint: int | None, started: float, limit: RenderLimit) -> Rendered:
         made, kept = self._of, self._kept
         assert made is not None
         if kept is not None:
@@ -241,11 +251,14 @@ class FoldState:
         tracker = Tracker(made.template.environment)
         tracker.vouched = {id(value): value for value in arguments.values() if type(value) in (list, dict)}
         render = _Render(made, tracker, self._records, lists)
-        segments = self._pieces(made.template, {**arguments, TRACKER: tracker, _RUNNER: render})
+        given = {**arguments, **deadline(started + limit.seconds), TRACKER: tracker, _RUNNER: render}
+        segments = self._pieces(made.template, given)
         chunks = Chunks([one.chunks if isinstance(one, Record) else one for one, _ in segments])
         first, common = _first_change([] if kept is None else kept.segments, segments)
-        self._kept = _Kept(arguments, segments, chunks)
         chars = sum(one.chars if isinstance(one, Record) else sum(map(len, one)) for one, _ in segments)
+        if chars > limit.chars:
+            raise OverLimit("size")
+        self._kept = _Kept(arguments, segments, chunks)
         return Rendered(chunks, first, common, chars, render.iterations, None)
 
     def _taken_over(
