@@ -1,15 +1,17 @@
 """What goes over the socket between the pool and a worker: frames of eight bytes of length and so many of content.
 
-Down: a pickled `Job` (the worker is started by whoever writes it, and trusts it). Up: JSON, since the pool need not
-trust a worker that has gone astray; nothing but `Answer` is read out of it.
+Down, a job: its small fields pickled (the worker is started by whoever writes it, and trusts it), its body, its text in
+pieces and an empty frame, its IDs. Nothing large is copied as a whole, which would hold the interpreter of a process
+that serves requests. Up: JSON, since the pool need not trust a worker that has gone astray; nothing but `Answer` is
+read out of it.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from toktier.shadow.job import Drop, Job, Kind, NotComparable, Piece, Verdict
@@ -17,6 +19,8 @@ from toktier.shadow.job import Drop, Job, Kind, NotComparable, Piece, Verdict
 ANSWER_LIMIT = 1 << 20
 """Bytes of an answer; a real one has one or two thousand."""
 HEAD = 8
+PIECE = 1 << 20
+"""Characters of a text that are encoded at once: about a millisecond."""
 
 Receive = Callable[[int], bytes]
 """Gives exactly so many bytes, or raises `EOFError`."""
@@ -38,17 +42,28 @@ def head(content: bytes) -> bytes:
     return len(content).to_bytes(HEAD, "little")
 
 
-def pack_job(job: Job) -> bytes:
-    """The content of a frame."""
-    return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
+def pack_job(job: Job) -> Iterator[bytes]:
+    """The contents of its frames."""
+    yield pickle.dumps(replace(job, body=b"", text="", ids=b""), pickle.HIGHEST_PROTOCOL)
+    yield job.body
+    for start in range(0, len(job.text), PIECE):
+        yield job.text[start : start + PIECE].encode("utf-8", "surrogatepass")
+    yield b""
+    yield job.ids
 
 
 def read_job(receive: Receive) -> Job:
     """Raises `EOFError` at the end of the stream."""
-    size = int.from_bytes(receive(HEAD), "little")
-    job = pickle.loads(receive(size))  # noqa: S301 (from the process that started this one)
+    job = pickle.loads(_content(receive))  # noqa: S301 (from the process that started this one)
     assert isinstance(job, Job)
-    return job
+    body = _content(receive)
+    pieces = [piece.decode("utf-8", "surrogatepass") for piece in iter(lambda: _content(receive), b"")]
+    return replace(job, body=body, text="".join(pieces), ids=_content(receive))
+
+
+def _content(receive: Receive) -> bytes:
+    size = int.from_bytes(receive(HEAD), "little")
+    return receive(size) if size else b""
 
 
 def pack_answer(answer: Answer) -> bytes:

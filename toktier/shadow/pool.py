@@ -5,7 +5,7 @@ Invariants:
  - `submit` waits for nothing and raises nothing; what does not fit is dropped at once, in the caller's thread.
  - At most ``queue_jobs`` jobs wait, and those that wait and those that run hold at most ``queue_bytes`` together.
  - A worker that dies or does not answer is replaced when the next job is there, after a pause that grows with the
-   failures in a row. The job of one that died is tried once more, that of one that did not answer is not.
+   failures in a row. The job of one that died is tried `TRIES` times, that of one that did not answer is not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from toktier.shadow.process import WorkerProcess
 PAUSE_S = 0.1
 PAUSE_MOST_S = 30.0
 """Before a worker is replaced: doubled with every failure in a row, from the first to the second."""
+TRIES = 3
+"""Workers that a job may lose before it is dropped as their end."""
 JOIN_S = 5.0
 """Longest wait for a thread that was told to end; one whose callback hangs is left behind."""
 
@@ -59,7 +61,7 @@ class Pool:
         on_drop: OnDrop,
         on_worker: OnWorker,
     ) -> None:
-        """``timeout_s``: longest silence of a worker that has a job. Loading a model breaks the silence once."""
+        """``timeout_s``: longest silence of a worker that has a job. Its start and a load of a model count apart."""
         if min(workers, queue_jobs, queue_bytes) < 1 or timeout_s <= 0:
             raise ValueError("workers, queue_jobs and queue_bytes must be >= 1, timeout_s > 0")
         self._queue_jobs = queue_jobs
@@ -193,9 +195,11 @@ class _Runner(threading.Thread):
             process.interrupt()
 
     def _check(self, job: Job) -> Verdict | NotComparable:
-        """A job whose worker dies gets another: somebody may have killed it. Then it counts as the cause."""
+        """A job whose worker dies gets another: somebody may have killed it. After some it counts as the cause."""
+        tries = 1
         outcome = self._tried(job)
-        if outcome.reason is Drop.WORKER_DIED if isinstance(outcome, NotComparable) else False:
+        while isinstance(outcome, NotComparable) and outcome.reason is Drop.WORKER_DIED and tries < TRIES:
+            tries += 1
             outcome = self._tried(job)
         return outcome
 

@@ -49,11 +49,11 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, job: Job, timeout_s: float) -> None:
-        """Raises `TimeoutError`, and another `OSError` where the process is gone."""
-        content = frames.pack_job(job)
+        """Raises `TimeoutError` when nothing goes on for so long, and another `OSError` where the process is gone."""
         self._socket.settimeout(timeout_s)
-        self._socket.sendall(frames.head(content))
-        self._socket.sendall(content)
+        for content in frames.pack_job(job):
+            self._socket.sendall(frames.head(content))
+            self._socket.sendall(content)
 
     def answer(self, timeout_s: float) -> Answer:
         """The next one.

@@ -60,6 +60,7 @@ def _serve(jobs: queue.SimpleQueue[Job], output: BinaryIO) -> None:
         output.write(frames.head(content) + content)
         output.flush()
 
+    answer(None, final=False)  # to say that the slow part of the start is over
     while True:
         job = jobs.get()
         try:

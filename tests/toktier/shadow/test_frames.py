@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,9 +31,11 @@ def source(*contents: bytes) -> Callable[[int], bytes]:
 
 
 def test_a_job_comes_out_as_it_went_in() -> None:
-    receive = source(frames.pack_job(JOB), frames.pack_job(JOB))
-    assert frames.read_job(receive) == JOB
-    assert frames.read_job(receive) == JOB
+    empty = replace(JOB, text="", body=b"", ids=b"")
+    large = replace(JOB, text="a\ud83d\U0001f600" * frames.PIECE)
+    receive = source(*frames.pack_job(JOB), *frames.pack_job(empty), *frames.pack_job(large))
+    assert [frames.read_job(receive) for _ in range(3)] == [JOB, empty, large]
+    assert max(map(len, frames.pack_job(large))) <= 4 * frames.PIECE
     with pytest.raises(EOFError):
         frames.read_job(receive)
 
