@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from proxy.config import Model, Server
@@ -51,6 +52,23 @@ def turns(count: int, words: int) -> list[dict[str, Any]]:
     return [*bodies, {"model": "m", "messages": edited}, {"model": "m", "messages": more}]
 
 
+def rewritten(rounds: int) -> list[dict[str, Any]]:
+    """As `turns`, with tool calls and thoughts: the template takes the thoughts out again when the user speaks, so that
+    an append changes a kept text in many places at once."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are terse. " * 40}]
+    bodies = []
+    for number in range(rounds):
+        messages = [*messages, {"role": "user", "content": f"{number} naïve 你好\n\n" * 30}]
+        bodies.append({"model": "m", "messages": messages})
+        for step in range(4):
+            call = {"id": f"c{step}", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+            thought = {"role": "assistant", "content": "", "reasoning": "hm é " * 60, "tool_calls": [call]}
+            messages = [*messages, thought, {"role": "tool", "tool_call_id": f"c{step}", "content": "out é\n" * 60}]
+        bodies.append({"model": "m", "messages": messages})
+        messages = [*messages, {"role": "assistant", "content": "answer " * 40}]
+    return bodies
+
+
 class Raw:
     """A window engine that fails at chosen calls, and else is the real one."""
 
@@ -89,8 +107,6 @@ def loader(raw: Raw) -> Callable[..., Loaded]:
 
 async def conversation(proxy: Running, up: FakeUpstream, reference: Reference, bodies: list[dict[str, Any]]) -> None:
     """Plays it, each request answered and, where it has IDs, with the reference's."""
-    import aiohttp
-
     async with aiohttp.ClientSession() as client:
         for body in bodies:
             async with client.post(proxy.url + "/v1/chat/completions", json=body) as reply:
@@ -128,30 +144,31 @@ async def test_a_window_engine_that_fails_costs_nothing_but_time(
     assert raw.calls > 6
 
 
-@pytest.mark.parametrize("step", ["_install", "_release", "_first_changed", "_reserve"])
+@pytest.mark.parametrize("place", [rope.Rope, rope], ids=["around", "within"])
 @pytest.mark.parametrize("error", [MemoryError, PanicException])
 async def test_memory_that_runs_out_in_a_splice_makes_no_wrong_id(
-    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], place: Any
 ) -> None:
-    """Wherever the splice stops, the half-changed rope is nobody's: the request goes as text, the next begins anew."""
-    done = getattr(rope.Rope, step)
+    """A rope that may be half changed is nobody's: the request goes as text, the next one begins anew."""
+    # The second is called when the IDs are in place and the characters are not.
+    step = "_reserve" if place is rope.Rope else "_without_utf8"
+    done = getattr(place, step)
     calls = 0
 
-    def failing(self: rope.Rope, *rest: Any) -> Any:
+    def failing(*given: Any) -> Any:
         nonlocal calls
         calls += 1
-        result = done(self, *rest)
-        if calls % 3 == 0:
+        if calls % 7 == 0:
             raise error
-        return result
+        return done(*given)
 
     async with (
         FakeUpstream(tokenize=reference.ids) as up,
         running(settings_for(up.url, tmp_path), loader(Raw(lambda _: None))) as proxy,
     ):
-        monkeypatch.setattr(rope.Rope, step, failing)
-        await conversation(proxy, up, reference, turns(7, 40))
-        lines = await proxy.logged(9)
+        monkeypatch.setattr(place, step, failing)
+        await conversation(proxy, up, reference, rewritten(12))
+        lines = await proxy.logged(24)
     assert {line["bypass"] for line in lines} == {None, "internal_error"}
     assert sum(line["bypass"] is None for line in lines) >= 5
 
@@ -207,8 +224,6 @@ async def test_a_window_engine_that_hangs_holds_up_one_thread(
 
 
 async def conversation_more(proxy: Running, up: FakeUpstream, bodies: list[dict[str, Any]]) -> None:
-    import aiohttp
-
     async with aiohttp.ClientSession() as client:
         for body in bodies:
             async with client.post(proxy.url + "/v1/chat/completions", json=body) as reply:

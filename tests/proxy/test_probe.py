@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from proxy.registry import State
@@ -111,8 +112,25 @@ async def test_starts_before_its_upstream(tmp_path: Path) -> None:
         async with running(settings_for(up.url, tmp_path), FakeTier().load, wait=None) as proxy:
             await asyncio.sleep(0.1)
             assert reason(proxy)[:2] == (State.UNPROBED, Bypass.UPSTREAM_UNPROBED)
-            await up.listen(up.port)
-            await proxy.settled(State.OK)
+            async with aiohttp.ClientSession() as client:
+
+                async def get(path: str) -> int:
+                    async with client.get(proxy.url + path) as reply:
+                        return reply.status
+
+                async def post() -> tuple[int, Any]:
+                    async with client.post(proxy.url + "/v1/chat/completions", json=BODY) as reply:
+                        return reply.status, await reply.json()
+
+                assert [await get(path) for path in ("/health", "/ready")] == [200, 503]
+                status, answer = await post()
+                assert (status, answer["error"]["code"]) == (502, "upstream_unreachable")
+                await up.listen(up.port)
+                await proxy.settled(State.OK)
+                assert [await get(path) for path in ("/health", "/ready")] == [200, 200]
+                assert (await post())[0] == 200
+            assert "kv_transfer_params" in up.chats[-1].json
+            assert [line["status"] for line in proxy.log] == [502, 200]
 
 
 async def test_an_unlisted_model_waits(tmp_path: Path) -> None:

@@ -215,6 +215,17 @@ async def test_json_reply_that_breaks_off_breaks_the_connection(stage: Stage) ->
     assert (await stage.proxy.logged(1))[0]["flags"] == ["incomplete_stream"]
 
 
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain"])
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_reply_shorter_than_its_length_breaks_the_connection(stage: Stage, kind: str, end: str) -> None:
+    """There is no room for an error event, and no other way to say it."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: 100\r\n\r\n"
+    stage.up.scripts.append([{"raw": head.encode() + b"data: x\n\n"}, {"sleep_ms": 20}, {end: True}])
+    with pytest.raises(aiohttp.ClientError):
+        await stage.post(BODY)
+    assert (await stage.proxy.logged(1))[0]["flags"] == ["incomplete_stream"]
+
+
 async def test_json_reply_that_never_begins_is_502(stage: Stage) -> None:
     stage.up.scripts.append([{"close": True}])
     stage.up.scripts.append([{"close": True}])

@@ -97,6 +97,32 @@ async def test_idle_connections_closed_by_the_engine(upstream: Upstream, up: Fak
     assert attempts.count <= 2
 
 
+async def test_half_closed_idle_connections_are_not_used() -> None:
+    """The engine has said that it sends no more, and would still read a request."""
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    got: list[bytes] = []
+    left: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(await reader.readuntil(b'{"messages":[]}'))
+        writer.write(reply)
+        await writer.drain()
+        writer.write_eof()
+        left.append(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    upstream = Upstream("e", Settings(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", keepalive_s=60))
+    for _ in range(3):
+        status, attempts = await send(upstream)
+        assert (status, attempts.count, attempts.reused) == (200, 1, False)
+        await asyncio.sleep(0.05)
+    assert len(got) == 3
+    assert left == [b""] * 3, "and the connections are closed at once"
+    await upstream.close()
+    server.close()
+
+
 async def test_own_keep_alive_is_shorter(up: FakeUpstream) -> None:
     it = Upstream("e", Settings(url=up.url, keepalive_s=0.1))
     try:
