@@ -4,9 +4,10 @@ Invariants
 1. A line reaches the file by one append, and after a torn one (a full disk, a process that was killed) the next begins
    on a line of its own. So several processes may append to one file.
 2. Rotation only renames. FILE.1 becomes FILE.2 and so on, up to the first number that is free and at most to
-   ``keep_files``, whose old file is thereby removed; FILE becomes FILE.1 last. Until then nobody else rotates, since:
-3. Who rotates holds a lock (flock) on the file that bears the name FILE. Of two processes one rotates; the other finds
-   that the name now belongs to another file and opens that.
+   ``keep_files``, whose old file is thereby removed; FILE becomes FILE.1 last.
+3. Who rotates holds a lock (flock) on the folder, and has seen under it that FILE is still the file that is full. Of
+   two processes one rotates; the other finds that the name now belongs to another file and opens that. A lock on FILE
+   would not do: where somebody moves it away, the next process locks another file, and two would rename at once.
 4. A rotation that fails costs no line: the file grows beyond ``max_bytes`` and it is tried again later.
 """
 
@@ -122,27 +123,28 @@ class LogFile:
         now = time.monotonic()
         if now < self._not_before:
             return
-        assert self._fd is not None
+        assert self._path is not None
+        path = os.path.realpath(self._path)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process rotates it just now, or somebody holds it: this line still goes into it
+            folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._bears_the_name():
+                    self._shift(path)
+            finally:
+                os.close(folder)  # and with it the lock
+        except BlockingIOError:  # another process rotates just now: this line still goes into the full file
             return
-        try:
-            if self._bears_the_name():
-                self._shift()
         except OSError as error:
             self.problem = errno.errorcode.get(error.errno or 0, "unknown")
             self._not_before = now + RETRY_S
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
             return
         self.problem = None
-        self.close()  # and with it the lock
+        self.close()
         self.begin()
 
-    def _shift(self) -> None:
-        assert self._path is not None
-        path, keep = os.path.realpath(self._path), self.keep_files
+    def _shift(self, path: str) -> None:
+        keep = self.keep_files
         free = next((n for n in range(1, keep) if not os.path.lexists(f"{path}.{n}")), keep)
         for number in range(free - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):  # somebody took it away

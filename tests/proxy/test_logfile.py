@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -96,9 +97,11 @@ def test_somebody_elses_lock_postpones_the_rotation(tmp_path: Path) -> None:
     file = LogFile(path, max_bytes=5, keep_files=2)
     file.begin()
     file.write(b"0000")
-    with path.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        file.write(b"0001")
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    file.write(b"0001")
+    assert file.problem is None
+    os.close(other)
     file.write(b"0002")
     file.close()
     assert path.with_name("log.1").read_bytes() == b"0000\n0001\n"
@@ -157,7 +160,7 @@ class Adversary:
     def move(self) -> None:
         with_name = self.folder / f"moved-{next(self.moved)}"
         for name in ("log", "log.1"):
-            if (self.folder / name).exists():
+            with contextlib.suppress(FileNotFoundError):
                 self.replace(self.folder / name, with_name)
                 return
 

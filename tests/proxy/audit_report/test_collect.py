@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -141,6 +142,35 @@ def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "MOST_MODELS", 2)
     found = collected([line("request", START_US, model=f"m{n}") for n in range(5)])
     assert {model: tally.all.requests for model, tally in found.models.items()} == {"m0": 1, "m1": 1, OTHER: 3}
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    """Lines with new names, places, models and times in every field: after a few thousand nothing new is kept."""
+
+    def take(found: Collected, numbers: range) -> None:
+        for n in numbers:
+            new, at = f"new-{n}", START_US + n * 86_400_000_000
+            names = dict.fromkeys(
+                ("model", "path", "bypass", "full", "cause", "error", "route", "result", "reason"), new
+            )
+            place = {"tokenizer_digest": new, "source": new, "sampled": new, "quarantine_level": new}
+            stages = {new: n, "total": n}
+            for event in ("request", "shadow_check", "shadow_dropped", "mismatch", "quarantined", f"event-{n}"):
+                made = line(event, at, **names, **place, flags=[new], stages_us=stages, delay_us=n, chars=n)
+                found.take(orjson.dumps(made))
+            one_place = line("mismatch", at, tokenizer_digest="t", path="append")
+            found.take(orjson.dumps(one_place))
+
+    found = Collected()
+    take(found, range(5000))
+    tracemalloc.start()
+    try:
+        take(found, range(5000, 7000))
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 500_000, "some 14,000 lines of new names take more than that"
+    assert found.verdicts.mismatches()["total"] == 14_000
 
 
 @given(st.lists(hostile(), max_size=12))
