@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.audit import SCHEMA
-from proxy.audit_report import collect, report
+from proxy.audit_report import collect, report, timeline, verdicts
 from proxy.audit_report.collect import Collected
 from proxy.audit_report.sources import Unusable
 from proxy.audit_report.values import OTHER
@@ -144,33 +143,50 @@ def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {model: tally.all.requests for model, tally in found.models.items()} == {"m0": 1, "m1": 1, OTHER: 3}
 
 
-def test_memory_does_not_grow_with_the_log() -> None:
-    """Lines with new names, places, models and times in every field: after a few thousand nothing new is kept."""
+def entries(value: Any) -> int:
+    """How many things are kept in ``value``, however deep."""
+    if isinstance(value, dict):
+        return (
+            len(value) + sum(map(entries, value.values())) + (entries(vars(value)) if hasattr(value, "__dict__") else 0)
+        )
+    if isinstance(value, list | tuple | set):
+        return len(value) + sum(map(entries, value))
+    return entries(vars(value)) if hasattr(value, "__dict__") else 1
 
-    def take(found: Collected, numbers: range) -> None:
+
+def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New names, places, models and times in every line: once the tables are full, nothing more is kept."""
+    monkeypatch.setattr(collect, "MOST_MODELS", 3)
+    monkeypatch.setattr(verdicts, "MOST_KEYS", 4)
+    monkeypatch.setattr(verdicts, "MOST_TIMES", 16)
+    monkeypatch.setattr(timeline, "MOST", 16)
+
+    def take(found: Collected, numbers: range) -> Collected:
         for n in numbers:
             new, at = f"new-{n}", START_US + n * 86_400_000_000
             names = dict.fromkeys(
                 ("model", "path", "bypass", "full", "cause", "error", "route", "result", "reason"), new
             )
-            place = {"tokenizer_digest": new, "source": new, "sampled": new, "quarantine_level": new}
-            stages = {new: n, "total": n}
-            for event in ("request", "shadow_check", "shadow_dropped", "mismatch", "quarantined", f"event-{n}"):
-                made = line(event, at, **names, **place, flags=[new], stages_us=stages, delay_us=n, chars=n)
+            place = {"tokenizer_digest": new, "source": new, "sampled": new, "quarantine_level": new, "state": new}
+            stages = {new: n, "total": n % 50}
+            for event in ("request", "shadow_check", "shadow_dropped", "shadow_worker", "mismatch", "quarantined", new):
+                made = line(event, at, **names, **place, flags=[new], stages_us=stages, delay_us=n % 50, chars=n)
                 found.take(orjson.dumps(made))
-            one_place = line("mismatch", at, tokenizer_digest="t", path="append")
-            found.take(orjson.dumps(one_place))
+            found.take(orjson.dumps(line("mismatch", at, tokenizer_digest="t", path="append")))
+            found.take(orjson.dumps(line("quarantine_lifted", at, tokenizer_digest=new, path="append")))
+        return found
 
-    found = Collected()
-    take(found, range(5000))
-    tracemalloc.start()
-    try:
-        take(found, range(5000, 7000))
-        grown, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert grown < 500_000, "some 14,000 lines of new names take more than that"
-    assert found.verdicts.mismatches()["total"] == 14_000
+    def kept(found: Collected) -> dict[str, int]:
+        return {key: entries(value) for key, value in vars(found).items()}
+
+    found = take(Collected(), range(300))
+    before = kept(found)
+    after = kept(take(found, range(300, 900)))
+    for key in ("requests", "shadow"):  # 16 intervals with 64 names and the rest, once all are full
+        assert after.pop(key) < 16 * 140
+        del before[key]
+    assert all(after[key] <= before[key] + 50 for key in before), (before, after)
+    assert found.verdicts.mismatches()["total"] == 1800
 
 
 @given(st.lists(hostile(), max_size=12))
