@@ -76,6 +76,8 @@ def lines(requests: int = 4000, seed: int = 4, models: tuple[str, ...] = MODELS)
         yield served
         if served["tokens"] is not None and rng.random() < 0.03:
             yield _checked(rng, served, moment)
+        if served["tokens"] is not None and rng.random() < 0.005:
+            yield _compared(rng, served, moment)
         if number == requests // 2:
             yield from _mismatch(moment, served["request_id"])
     yield line("log_dropped", START_US + 7_200_000_000, "warning", lines=3)
@@ -90,6 +92,15 @@ def _checked(rng: random.Random, served: dict[str, Any], moment: int) -> dict[st
     about |= {"path": served["path"], "sampled": sampled, "chars": served["chars"], "tokens": served["tokens"]}
     times: dict[str, Any] = {"delay_us": delay, "queue_us": delay // 3, "check_us": delay // 2}
     return line("shadow_check", moment + delay, **about, result="equal", **times)
+
+
+def _compared(rng: random.Random, served: dict[str, Any], moment: int) -> dict[str, Any]:
+    delay = _time(rng, 40_000)
+    about: dict[str, Any] = {"model": served["model"], "request_id": served["request_id"]}
+    if rng.random() < 0.2:
+        return line("parity_skipped", moment + delay, **about, reason="busy")
+    about |= {"path": served["path"], "chars": served["chars"], "tokens": served["tokens"]}
+    return line("parity_check", moment + delay, **about, result="equal", delay_us=delay)
 
 
 def _mismatch(moment: int, request_id: str) -> Iterator[dict[str, Any]]:

@@ -17,13 +17,13 @@ import orjson
 
 from proxy.audit import SCHEMA
 from proxy.audit_report.sources import Source, Unusable
-from proxy.audit_report.tally import Tally
+from proxy.audit_report.tally import UNKNOWN, Tally
 from proxy.audit_report.timeline import Timeline
 from proxy.audit_report.values import OTHER, Names, moment, name, number
 from proxy.audit_report.verdicts import Verdicts
 
 MOST_MODELS = 256
-_SHADOW = frozenset({"shadow_check", "shadow_dropped", "mismatch"})
+_CHECKING = frozenset({"shadow_check", "shadow_dropped", "parity_check", "parity_skipped", "mismatch"})
 
 
 @dataclass
@@ -126,21 +126,29 @@ class Collected:
                 self.requests.count(when, path)
             return
         self.events.count(event)
-        if event in _SHADOW:
-            tally = self._model(line)
-            if event == "shadow_check":
-                tally.checks.done(line)
-            elif event == "shadow_dropped":
-                tally.checks.dropped.count(name(line.get("reason")) or "(unknown)")
-            else:
-                tally.mismatch(line)
-            if when is not None and event != "mismatch":
-                result = "dropped" if event == "shadow_dropped" else name(line.get("result")) or "(unknown)"
-                self.shadow.count(when, result)
+        if event in _CHECKING:
+            self._check(event, line, when)
         elif event == "log_dropped":
             self.lost += number(line.get("lines")) or 0
         elif event == "shadow_worker":
-            self.workers.count(name(line.get("state")) or "(unknown)")
+            self.workers.count(name(line.get("state")) or UNKNOWN)
+
+    def _check(self, event: str, line: Mapping[str, Any], when: int | None) -> None:
+        tally = self._model(line)
+        if event == "mismatch":
+            tally.mismatch(line)
+        elif event == "parity_check":
+            tally.parity.done(line)
+        elif event == "parity_skipped":
+            tally.parity.skipped.count(name(line.get("reason")) or UNKNOWN)
+        else:
+            if event == "shadow_check":
+                tally.checks.done(line)
+            else:
+                tally.checks.dropped.count(name(line.get("reason")) or UNKNOWN)
+            if when is not None:
+                result = name(line.get("result")) if event == "shadow_check" else "dropped"
+                self.shadow.count(when, result or UNKNOWN)
 
     def _model(self, line: Mapping[str, Any]) -> Tally:
         model = name(line.get("model"), 256)

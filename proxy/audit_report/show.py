@@ -121,6 +121,13 @@ def _facts(tally: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "dropped", _counts(shadow["dropped_by_reason"])
         if shadow["delay_us"]["count"]:
             yield "delay", _percentiles(shadow["delay_us"])
+    parity = tally["parity"]
+    if parity["done"] or parity["skipped"]:
+        told = f"{parity['done']:,}: {parity['equal']:,} equal, {parity['different']:,} different"
+        yield (
+            "parity checks",
+            told + (f"; not compared: {_counts(parity['skipped_by_reason'])}" if parity["skipped"] else ""),
+        )
     found = tally["mismatches"]
     if found["total"]:
         yield "mismatches", _counts(found["by_source"])

@@ -19,6 +19,7 @@ NOT_CHAT = "other"
 """Path of a request that was no chat request, or ended before it was known as one."""
 LEFT = "none"
 """Status of a request whose client left before it got one."""
+UNKNOWN = "(unknown)"
 MOST_PATHS = 32
 
 
@@ -66,9 +67,9 @@ class Checks:
 
     def done(self, line: Mapping[str, Any]) -> None:
         """A `shadow_check` line."""
-        self.results.count(name(line.get("result")) or "(unknown)")
-        self.sampled.count(name(line.get("sampled")) or "(unknown)")
-        self.paths.count(name(line.get("path")) or "(unknown)")
+        self.results.count(name(line.get("result")) or UNKNOWN)
+        self.sampled.count(name(line.get("sampled")) or UNKNOWN)
+        self.paths.count(name(line.get("path")) or UNKNOWN)
         self.chars += number(line.get("chars")) or 0
         for key, times in (("delay_us", self.delay), ("queue_us", self.queue), ("check_us", self.check)):
             if (value := number(line.get(key))) is not None:
@@ -103,6 +104,38 @@ class Checks:
 
 
 @dataclass
+class Parity:
+    """Comparisons of sent IDs with the upstream's ``/tokenize``."""
+
+    results: Names = field(default_factory=Names)
+    skipped: Names = field(default_factory=Names)
+    delay: Histogram = field(default_factory=Histogram)
+
+    def done(self, line: Mapping[str, Any]) -> None:
+        """A `parity_check` line."""
+        self.results.count(name(line.get("result")) or UNKNOWN)
+        if (value := number(line.get("delay_us"))) is not None:
+            self.delay.add(value)
+
+    def include(self, other: Parity) -> None:
+        """Adds everything that another one counted."""
+        self.results.include(other.results)
+        self.skipped.include(other.skipped)
+        self.delay.include(other.delay)
+
+    def json(self) -> dict[str, Any]:
+        """The fields, as the report has them."""
+        return {
+            "done": self.results.total(),
+            "equal": self.results["equal"],
+            "different": self.results["different"],
+            "skipped": self.skipped.total(),
+            "skipped_by_reason": self.skipped.sorted(),
+            "delay_us": self.delay.summary(),
+        }
+
+
+@dataclass
 class Tally:
     """Everything that is counted about one model; `include` makes one about all."""
 
@@ -117,6 +150,7 @@ class Tally:
     usage: Names = field(default_factory=Names)
     stages: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     checks: Checks = field(default_factory=Checks)
+    parity: Parity = field(default_factory=Parity)
     mismatches: Names = field(default_factory=Names)
     mismatch_delay: Histogram = field(default_factory=Histogram)
 
@@ -177,7 +211,7 @@ class Tally:
 
     def mismatch(self, line: Mapping[str, Any]) -> None:
         """A `mismatch` line."""
-        self.mismatches.count(name(line.get("source")) or "(unknown)")
+        self.mismatches.count(name(line.get("source")) or UNKNOWN)
         if (delay := number(line.get("delay_us"))) is not None:
             self.mismatch_delay.add(delay)
 
@@ -196,6 +230,7 @@ class Tally:
             "usage": {"compared": self.usage.total(), "different": self.usage["different"]},
             "stages_us": {stage: self.stages[stage].summary() for stage in STAGES if stage in self.stages},
             "shadow": self.checks.json(),
+            "parity": self.parity.json(),
             "mismatches": {
                 "total": self.mismatches.total(),
                 "by_source": self.mismatches.sorted(),

@@ -38,15 +38,30 @@ _NAMES = (
     "request_id",
     "source",
     "path",
+    "full",
     "session",
     "kind",
     "tokenizer_digest",
+    "prepared_with",
     "template_digest",
+    "text_digest",
+    "reference_text_digest",
     "ids_digest",
     "reference_ids_digest",
     "capture",
 )
-_NUMBERS = ("tokens", "reference_tokens", "first_id", "first_char", "piece", "piece_start", "piece_chars", "delay_us")
+_NUMBERS = (
+    "chars",
+    "reference_chars",
+    "tokens",
+    "reference_tokens",
+    "first_id",
+    "first_char",
+    "piece",
+    "piece_start",
+    "piece_chars",
+    "delay_us",
+)
 
 
 @dataclass

@@ -31,6 +31,8 @@ EVENTS = (
     "request",
     "shadow_check",
     "shadow_dropped",
+    "parity_check",
+    "parity_skipped",
     "mismatch",
     "quarantined",
     "quarantine_read",

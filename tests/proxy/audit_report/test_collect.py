@@ -19,7 +19,7 @@ from tests.support.hostile_lines import lines as hostile
 from tools import audit_sample
 from tools.audit_sample import START_US, line
 
-SAMPLE = list(audit_sample.lines(requests=600))
+SAMPLE = list(audit_sample.lines(requests=1000))
 
 
 def collected(lines: list[dict[str, Any]], since_us: int | None = None) -> Collected:
@@ -71,6 +71,14 @@ def test_checks_are_those_of_the_lines() -> None:
     assert tally["dropped_by_reason"] == counted(dropped, "reason")
     assert tally["delay_us"]["max"] == max(one["delay_us"] for one in checks)
     found = collected(SAMPLE)
+    parity = found.all.json()["parity"]
+    assert (parity["done"], parity["equal"], parity["different"]) == (
+        len(of("parity_check")),
+        len(of("parity_check")),
+        0,
+    )
+    assert parity["skipped_by_reason"] == counted(of("parity_skipped"), "reason")
+    assert parity["done"] > 0
     assert found.all.json()["mismatches"]["by_source"] == {"shadow": 1}
     assert found.verdicts.unresolved == 0
     assert found.lost == 3
@@ -169,7 +177,16 @@ def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> N
             )
             place = {"tokenizer_digest": new, "source": new, "sampled": new, "quarantine_level": new, "state": new}
             stages = {new: n, "total": n % 50}
-            for event in ("request", "shadow_check", "shadow_dropped", "shadow_worker", "mismatch", "quarantined", new):
+            for event in (
+                "request",
+                "shadow_check",
+                "shadow_dropped",
+                "parity_check",
+                "shadow_worker",
+                "mismatch",
+                "quarantined",
+                new,
+            ):
                 made = line(event, at, **names, **place, flags=[new], stages_us=stages, delay_us=n % 50, chars=n)
                 found.take(orjson.dumps(made))
             found.take(orjson.dumps(line("mismatch", at, tokenizer_digest="t", path="append")))
