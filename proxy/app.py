@@ -10,6 +10,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 
@@ -33,9 +34,11 @@ from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
 from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
 from proxy.routes import Kind, Route
 from proxy.server import DOOR, Door
+from proxy.shadow import Shadow
 from proxy.tenants import AuthError, Tenants
 from proxy.workers import Workers
 from toktier.errors import is_failure
+from toktier.quarantine import Quarantine
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
 
@@ -49,7 +52,10 @@ SWEEP_S = 5.0
 
 _VERSIONS = (HttpVersion10, HttpVersion11)
 
-LoadTier = Callable[[str, config.Model, config.Server, SessionStore], Loaded]
+LAST_CHECKS_S = 5.0
+"""How long the end of the process waits for checks at least, where requests have used the whole grace."""
+
+LoadTier = Callable[[str, config.Model, config.Server, SessionStore, Quarantine], Loaded]
 
 
 class Core:
@@ -66,6 +72,9 @@ class Core:
         self.held = body.Held()
         self.in_flight = 0
         self.door = Door(lambda: self.generation.settings.limits, self.metrics.refusal)
+        self.shadow = Shadow(settings, self.store, self.lanes.short, self.metrics)
+        self.end_by: float | None = None
+        """`time.monotonic` at which the process wants to have ended; None where nobody waits for that."""
         # Loading is slow; it must not take the workers of requests.
         self._loader = Workers(1, "toktier-loader")
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -79,11 +88,15 @@ class Core:
             sessions=lambda: (len(self.store), self.store.nbytes),
             upstreams=lambda: self.generation.registry.states(),
             upstream_states=[state.value for state in State],
+            quarantined=lambda: len(self.shadow.quarantine.entries()),
+            shadow_waiting=lambda: self.shadow.waiting,
         )
         self.metrics.load(
             connections=lambda: self.door.connections, waiting=lambda: self.lanes.waiting, held=lambda: self.held.size
         )
-        beside = [asyncio.create_task(self.metrics.sample_loop_lag()), asyncio.create_task(self._sweep())]
+        beside = [
+            asyncio.create_task(task) for task in (self.metrics.sample_loop_lag(), self._sweep(), self.shadow.run())
+        ]
         try:
             yield
         finally:
@@ -93,6 +106,8 @@ class Core:
             for task in self._closing:
                 task.cancel()
             await asyncio.gather(*self._closing, self._end(self.generation), return_exceptions=True)
+            left = 0.0 if self.end_by is None else self.end_by - time.monotonic()
+            await self.shadow.close(max(LAST_CHECKS_S, left))
             self.lanes.shutdown()
             self._loader.shutdown(wait=False, cancel_futures=True)
 
@@ -108,6 +123,7 @@ class Core:
         tenants = old.tenants.reloaded(settings.auth)
         sessions = settings.sessions
         self.store.configure(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
+        self.shadow.configure(settings)
         kept = {
             name: runtime.loaded
             for name, runtime in old.registry.models.items()
@@ -162,7 +178,13 @@ class Core:
             while True:
                 try:
                     loaded = await loop.run_in_executor(
-                        self._loader, self._load, runtime.name, runtime.settings, server, self.store
+                        self._loader,
+                        self._load,
+                        runtime.name,
+                        runtime.settings,
+                        server,
+                        self.store,
+                        self.shadow.quarantine,
                     )
                     runtime.take(loaded)
                     return True
@@ -202,7 +224,7 @@ class Core:
             if route.kind is Kind.HEALTH:
                 return health.health()
             if route.kind is Kind.READY:
-                return health.ready(self.generation)
+                return health.ready(self.generation, self.shadow.quarantine)
             if route.kind is Kind.METRICS:
                 return health.metrics(self.metrics, request.headers.get("Accept"))
         generation = self.generation
@@ -242,7 +264,7 @@ class Core:
                 expects_continue(request)
                 tenant = generation.tenants.identify(request.headers)
                 record.tenant = tenant.id_hash
-                exchange = Exchange(request, route, generation, tenant, record, self.lanes, share)
+                exchange = Exchange(request, route, generation, tenant, record, self.lanes, share, self.shadow)
                 if route.kind is Kind.CHAT:
                     response = await chat(exchange)
                 else:

@@ -98,9 +98,9 @@ def _loaded(config: Path | None, options: dict[str, Any]) -> Settings:
     return settings
 
 
-def _load_or_exit(config: Path | None, options: dict[str, Any]) -> Settings:
+def _load_or_exit(config: Path | None, options: dict[str, Any], *, serves: bool = True) -> Settings:
     try:
-        return _loaded(config, options)
+        return _loaded(config, options) if serves else load(config_file(config), options)
     except ConfigError as error:
         for problem in error.problems:
             typer.echo(f"toktier: {problem}", err=True)
@@ -266,14 +266,44 @@ def audit(
     raise typer.Exit(command.audit(logs, since, html, as_json=as_json))
 
 
+quarantine = typer.Typer(
+    name="quarantine",
+    help="What is not trusted after a mismatch, and trusting it again. It works whether or not the proxy runs.",
+    no_args_is_help=True,
+)
+app.add_typer(quarantine)
+
+
+@quarantine.command("list")
+def list_quarantine(
+    config: ConfigOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what is in quarantine. Exit code 0: nothing; 1: something; 2: the configuration is invalid."""
+    from proxy import quarantine_command
+
+    raise typer.Exit(quarantine_command.show(_load_or_exit(config, {}, serves=False), as_json=as_json))
+
+
+@quarantine.command("lift")
+def lift_quarantine(
+    config: ConfigOption = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", metavar="DIGEST", help="Only this tokenizer; its digest may be cut short."),
+    ] = None,
+    path: Annotated[str | None, typer.Option("--path", help="Only this path: init, append, edit ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Trust again, all or what the options name. Exit code 0: done; 1: nothing was lifted; 2: wrong options."""
+    from proxy import quarantine_command
+
+    raise typer.Exit(quarantine_command.lift(_load_or_exit(config, {}, serves=False), tokenizer, path, as_json=as_json))
+
+
 def _cache_dir() -> Path:
     """Where certificates and verdicts are kept, by the configuration's own rules."""
-    try:
-        return load(config_file(None), {}).server.cache_dir
-    except ConfigError as error:
-        for problem in error.problems:
-            typer.echo(f"toktier: {problem}", err=True)
-        raise typer.Exit(2) from None
+    return _load_or_exit(None, {}, serves=False).server.cache_dir
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "Server",
     "Sessions",
     "Settings",
+    "Shadow",
     "Upstream",
     "config_file",
     "load",
@@ -138,7 +139,8 @@ class Auth(Section):
         None, description='file with one "name:key" or "name:sha256:hex" a line, for mode keys'
     )
     state_dir: File = Field(
-        Path("~/.local/state/toktier"), description="folder for the generated HMAC key (mode 0600); must be writable"
+        Path("~/.local/state/toktier"),
+        description="folder for the generated HMAC key, the quarantine and reproductions (mode 0600); must be writable",
     )
     hmac_key: SecretStr | None = Field(
         None, description="key for tenant ids and cache salts, instead of a generated one; same on every replica"
@@ -191,6 +193,34 @@ class Limits(Section):
         ge=0,
         description="slowest a body may arrive on the whole, beyond its first server.read_timeout_s; slower ones get "
         "408. 0: no limit",
+    )
+
+
+class Shadow(Section):
+    """Checks of requests that were served: a process beside renders and encodes them in full with the reference."""
+
+    rate: float = Field(0.01, ge=0, le=1, description="share of the requests with IDs that are checked")
+    first: int = Field(2, ge=0, le=1000, description="so many requests of each new kind of session are always checked")
+    after_change: bool = Field(False, description="always check a request after an edit or a compaction")
+    workers: int = Field(1, ge=1, le=64, description="processes that check; they run at the lowest priority")
+    queue_jobs: int = Field(
+        256, ge=1, le=100_000, description="requests that may wait for a check; further ones are dropped and counted"
+    )
+    queue_bytes: int = Field(
+        256 << 20, ge=1 << 20, description="memory that waiting requests may hold; further ones are dropped and counted"
+    )
+    timeout_s: Seconds = Field(60.0, description="longest time of one check; then its process is replaced")
+    parity_rate: float = Field(
+        0.001, ge=0, le=1, description="share of the requests with IDs that are compared with the upstream's /tokenize"
+    )
+    on_mismatch: Literal["quarantine", "report"] = Field(
+        "quarantine",
+        description="quarantine: full reference encodes, then text, until an operator lifts it; report: only log and "
+        "count",
+    )
+    capture: Literal["off", "digests", "full"] = Field(
+        "off",
+        description="what a mismatch leaves in state_dir; full holds the prompt, which is what a reproduction needs",
     )
 
 
@@ -282,10 +312,11 @@ class Model(Section):
     template_chars: int = Field(
         64 << 20, ge=1024, description="longest text that the chat template may make; longer ones go as text"
     )
+    shadow_rate: float | None = Field(None, ge=0, le=1, description="shadow.rate of this model, where it is another")
 
     def loads_as(self, other: Model) -> bool:
         """Whether both are served by the same tokenizer, template and rules, so that what is loaded can be kept."""
-        beside = {"upstream", "aliases", "served_name", "control_tokens"}
+        beside = {"upstream", "aliases", "served_name", "control_tokens", "shadow_rate"}
         return self.model_dump(exclude=beside) == other.model_dump(exclude=beside)
 
 
@@ -296,6 +327,7 @@ class Settings(Section):
     auth: Auth = Auth()
     sessions: Sessions = Sessions()
     limits: Limits = Limits()
+    shadow: Shadow = Shadow()
     log: Log = Log()
     upstreams: dict[str, Upstream] = Field({}, description="the engines, by name")
     models: dict[str, Model] = Field({}, description="the models, by the name that clients send")

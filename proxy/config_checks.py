@@ -57,6 +57,14 @@ def warnings(settings: Settings) -> list[Problem]:
         found.append(
             Problem("default_upstream", "requests that name no model get 404", "name the upstream that should get them")
         )
+    if settings.shadow.on_mismatch == "quarantine" and not _writable(settings.auth.state_dir):
+        found.append(
+            Problem(
+                "auth.state_dir",
+                f"{settings.auth.state_dir} cannot be written, so what is put into quarantine ends with the process",
+                "choose a writable folder",
+            )
+        )
     used = {model.upstream for model in settings.models.values()} | {settings.default_upstream}
     found += [
         Problem(
@@ -80,6 +88,14 @@ def warnings(settings: Settings) -> list[Problem]:
         if not upstream.verify_tls and upstream.url.startswith("https:")
     ]
     return found
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in ``folder``, or it can be made itself."""
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _is_loopback(host: str) -> bool:
@@ -127,9 +143,9 @@ def _models(settings: Settings, add: Add) -> None:
             what = "tokenizer" if source is None else 'mode "auto"'
             add((*at, "control_tokens"), f"reject needs a model with {what}", "add that, or remove this")
         if source is None:
-            unused = [key for key in ("revision", "chat_template", "vocab_size") if getattr(model, key) is not None]
-            for key in unused:
-                add((*at, key), "has no meaning without a tokenizer", "add tokenizer, or remove this")
+            for key in ("revision", "chat_template", "vocab_size", "shadow_rate"):
+                if getattr(model, key) is not None:
+                    add((*at, key), "has no meaning without a tokenizer", "add tokenizer, or remove this")
         elif not source:
             add((*at, "tokenizer"), "empty", "name a folder, file or hub id, or remove it for text mode")
         elif model.revision is not None and (source == EMBEDDED_TOKENIZER or is_local_path(source)):
@@ -238,10 +254,7 @@ def _state(settings: Settings, add: Add) -> None:
         if _readable(auth.hmac_key_file, place, add) and len(auth.hmac_key_file.read_bytes().strip()) < MIN_KEY_BYTES:
             add(place, f"holds fewer than {MIN_KEY_BYTES} bytes", "write a longer random key to it")
         return
-    nearest = auth.state_dir
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    if not _writable(auth.state_dir):
         add(
             ("auth", "state_dir"),
             f"{auth.state_dir} cannot be written",

@@ -23,6 +23,7 @@ from proxy.lanes import Lanes
 from proxy.registry import ModelRuntime, Registry
 from proxy.relay import End, Relayed, relay
 from proxy.routes import Route
+from proxy.shadow import Shadow
 from proxy.tenants import Tenant, Tenants
 from proxy.upstream import Again, Attempts, Upstream
 from toktier.errors import TakesLong
@@ -61,6 +62,7 @@ class Exchange:
     record: RequestRecord
     lanes: Lanes
     share: body.Share
+    shadow: Shadow
     quick: bool = False
     """Whether the body proved to be small work."""
     relayed: Relayed = field(default_factory=Relayed)

@@ -20,8 +20,10 @@ from toktier.parity import Comparison, Outcome, Parity
 from toktier.profiles import base
 from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
+from toktier.quarantine import Quarantine
 from toktier.reasons import Bypass
 from toktier.sessions import SessionStore
+from toktier.shadow.job import Setup
 from toktier.template import ChatTemplate
 from toktier.template_limit import RenderLimit
 from toktier.tier import ModelTier, control_pattern
@@ -42,7 +44,9 @@ class Loader:
         self._closed = False
         self._comparison: Comparison | None = None
 
-    def load(self, name: str, model: Model, server: Server, store: SessionStore) -> Loaded:
+    def load(
+        self, name: str, model: Model, server: Server, store: SessionStore, quarantine: Quarantine | None = None
+    ) -> Loaded:
         """The tier of a model with a tokenizer, compared with transformers on the way. Raises `CannotLoad`."""
         try:
             read = _read(model)
@@ -54,9 +58,18 @@ class Loader:
         _report(name, tokenizer, parity)
         if parity.outcome is Outcome.DIFFERENT:
             raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
-        return self._with_more(name, model, server, store, assemble(name, model, tokenizer, store, parity))
+        loaded = assemble(name, model, tokenizer, store, parity, quarantine)
+        return self._with_more(name, model, server, store, loaded, quarantine)
 
-    def _with_more(self, name: str, model: Model, server: Server, store: SessionStore, loaded: Loaded) -> Loaded:
+    def _with_more(
+        self,
+        name: str,
+        model: Model,
+        server: Server,
+        store: SessionStore,
+        loaded: Loaded,
+        quarantine: Quarantine | None = None,
+    ) -> Loaded:
         """``loaded`` with `Loaded.again` and `Loaded.checked`."""
         tier = loaded.tier
         assert isinstance(tier, ModelTier)
@@ -71,13 +84,14 @@ class Loader:
                 _log.info("tokenizer_read_again", model=name, digest=digest, outcome="unchanged")
                 return None
             _log.warning("tokenizer_read_again", model=name, digest=digest, outcome="changed")
-            return self.load(name, model, server, store)
+            return self.load(name, model, server, store, quarantine)
 
         def checked() -> Loaded | None:
             tokenizer = tier.tokenizer.checked_again()
             if tokenizer is tier.tokenizer:
                 return None
-            return self._with_more(name, model, server, store, assemble(name, model, tokenizer, store, loaded.parity))
+            new = assemble(name, model, tokenizer, store, loaded.parity, quarantine)
+            return self._with_more(name, model, server, store, new, quarantine)
 
         return replace(loaded, again=again, checked=checked)
 
@@ -124,7 +138,12 @@ def _report(name: str, tokenizer: FrozenTokenizer, parity: Parity) -> None:
 
 
 def assemble(
-    name: str, model: Model, tokenizer: FrozenTokenizer, store: SessionStore, parity: Parity | None = None
+    name: str,
+    model: Model,
+    tokenizer: FrozenTokenizer,
+    store: SessionStore,
+    parity: Parity | None = None,
+    quarantine: Quarantine | None = None,
 ) -> Loaded:
     """The tier of a model whose tokenizer is loaded. Raises `CannotLoad`."""
     profile: base.EngineProfile = SglangProfile() if model.profile == "sglang" else VllmProfile()
@@ -147,8 +166,19 @@ def assemble(
     control = control_pattern(tokenizer.spec)
     special = tokenizer.special if parity is not None and parity.special else None
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
-    tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special)
-    return Loaded(tier, size, versions, control, parity)
+    tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special, quarantine)
+    setup = Setup(
+        source=tokenizer.source,
+        revision=tokenizer.revision,
+        sidecar=None,
+        chat_template=None if model.chat_template is None else str(model.chat_template),
+        profile=profile.name,
+        settings=settings,
+        tokenizer_digest=tokenizer.digest,
+        template_digest=template.digest,
+    )
+    certificate = None if tokenizer.certificate is None else tokenizer.certificate.digest
+    return Loaded(tier, size, versions, control, parity, setup=setup, certificate=certificate)
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

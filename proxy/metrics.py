@@ -70,6 +70,39 @@ class Metrics:
         self.refusals = Counter(
             "toktier_refusal", "What TokTier refused or gave up by itself, by error code", ["code"], registry=registry
         )
+        self.shadow_checks = Counter(
+            "toktier_shadow_checks",
+            "Requests that the reference rendered and encoded again, by result",
+            ["model", "result"],
+            registry=registry,
+        )
+        self.shadow_dropped = Counter(
+            "toktier_shadow_dropped", "Checks that were not made, by reason", ["model", "reason"], registry=registry
+        )
+        self.shadow_delay = Histogram(
+            "toktier_shadow_delay_seconds",
+            "From the IDs of a request to the verdict on them",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.parity_checks = Counter(
+            "toktier_parity_checks",
+            "Requests compared with the upstream's /tokenize, by result",
+            ["model", "result"],
+            registry=registry,
+        )
+        self.parity_skips = Counter(
+            "toktier_parity_skipped",
+            "Requests drawn for that and not compared, by reason",
+            ["model", "reason"],
+            registry=registry,
+        )
+        self.mismatch_found = Counter(
+            "toktier_mismatch",
+            "Requests whose IDs were found wrong, by who found it",
+            ["model", "source"],
+            registry=registry,
+        )
         self.flags = Counter("toktier_flag", "Unusual events of requests", ["flag"], registry=registry)
         self.in_flight = Gauge("toktier_in_flight", "Requests being served", registry=registry)
         self._connections = Gauge("toktier_connections", "Client connections", registry=registry)
@@ -121,12 +154,18 @@ class Metrics:
         sessions: Callable[[], tuple[int, int]] | None = None,
         upstreams: Callable[[], Mapping[str, str]] | None = None,
         upstream_states: Iterable[str] = (),
+        quarantined: Callable[[], int] | None = None,
+        shadow_waiting: Callable[[], int] | None = None,
     ) -> None:
-        """What is asked when the metrics are read: (count, bytes) of the sessions; each upstream's state.
+        """What is asked when the metrics are read: (count, bytes) of the sessions; each upstream's state; two numbers.
 
         ``upstream_states`` are all states that there are, so that a state that is left reads 0. Call at most once.
         """
-        self.registry.register(_Live(sessions, upstreams, tuple(upstream_states)))
+        numbers = (
+            ("toktier_quarantined", "Tokenizers and paths in quarantine", quarantined),
+            ("toktier_shadow_waiting", "Checks that wait for a process", shadow_waiting),
+        )
+        self.registry.register(_Live(sessions, upstreams, tuple(upstream_states), numbers))
 
     def exposition(self, accept: str | None = None) -> tuple[bytes, str]:
         """The text for ``GET /metrics`` and its content type, as the client's Accept header prefers."""
@@ -150,8 +189,9 @@ class _Live(Collector):
         sessions: Callable[[], tuple[int, int]] | None,
         upstreams: Callable[[], Mapping[str, str]] | None,
         states: tuple[str, ...],
+        numbers: tuple[tuple[str, str, Callable[[], int] | None], ...],
     ) -> None:
-        self._sessions, self._upstreams, self._states = sessions, upstreams, states
+        self._sessions, self._upstreams, self._states, self._numbers = sessions, upstreams, states, numbers
 
     def describe(self) -> Iterable[Metric]:
         return []  # or the registry would collect at registration, before anything is there
@@ -164,6 +204,9 @@ class _Live(Collector):
             count, size = self._sessions()
             yield GaugeMetricFamily("toktier_sessions", "Sessions in memory", value=count)
             yield GaugeMetricFamily("toktier_session_bytes", "Memory that sessions hold", value=size)
+        for name, help_text, ask in self._numbers:
+            if ask is not None:
+                yield GaugeMetricFamily(name, help_text, value=ask())
         if self._upstreams is not None:
             family = GaugeMetricFamily(
                 "toktier_upstream_state", "1 for the state it is in", labels=["upstream", "state"]

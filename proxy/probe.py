@@ -154,6 +154,7 @@ class Probe:
         tier = self._runtime.tier
         if isinstance(tier, ModelTier):
             tier.settings = replace(tier.settings, engine_version=identity[0])
+            self._runtime.renders_as(tier.settings)
         await self._honours_ids()
         await self._parity()
         if await self.identity() != identity:
@@ -170,12 +171,13 @@ class Probe:
         tier = self._runtime.tier
         assert tier is not None
         tokenize = True
-        compared = 0
+        compared = quarantined = 0
         for number, conversation in enumerate(CONVERSATIONS):
             body = {"model": self._runtime.probe_name, **conversation}
             try:
                 prepared = await self._executor.run(partial(tier.prepare, PROBE_TENANT, body), SLOW_S)
             except Unrenderable as error:
+                quarantined += error.bypass is Bypass.QUARANTINED
                 _log.info("probe_skipped", model=self._runtime.name, conversation=number, reason=error.bypass.value)
                 continue
             except TimeoutError:
@@ -201,7 +203,7 @@ class Probe:
                     f"conversation {number}: {len(ids)} IDs here, {as_text} as text and {as_ids} as IDs there",
                 )
             compared += 1
-        if not compared:
+        if not compared and not quarantined:  # the other paths of a model may be trusted
             raise No(Bypass.UPSTREAM_PARITY, "no probe conversation could be compared")
 
     async def _tokenize(self, body: dict[str, Any]) -> Ids | None:

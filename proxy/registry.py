@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +26,8 @@ from toktier.reasons import Bypass
 
 if TYPE_CHECKING:
     from toktier.parity import Parity
+    from toktier.profiles.base import ProfileSettings
+    from toktier.shadow.job import Setup
     from toktier.tier import Prepared
 
 _log = structlog.get_logger("toktier.registry")
@@ -68,6 +70,10 @@ class Loaded:
     checked: Callable[[], Loaded | None] | None = None
     """Checks the certificate on other texts than at load: None where it holds, else what serves from now on. Up to a
     second of work. Raises `CannotLoad`."""
+    setup: Setup | None = None
+    """What another process loads to check the tier's work; None where it cannot."""
+    certificate: str | None = None
+    """Digest of the tokenizer's certificate; None where there is none."""
 
 
 class CannotLoad(Exception):
@@ -130,6 +136,11 @@ class ModelRuntime:
         """Whether the configuration lets this model be repaired at all."""
         return self.settings.mode == "auto" and self.settings.tokenizer is not None
 
+    def renders_as(self, settings: ProfileSettings) -> None:
+        """The tier follows these settings from now on; so must a check of it."""
+        if self.loaded is not None and self.loaded.setup is not None:
+            self.loaded = replace(self.loaded, setup=replace(self.loaded.setup, settings=settings))
+
     def set_ok(self, marks: Marks | None = None) -> None:
         """The probe passed on a process whose replies bear ``marks``."""
         self.marks = marks or Marks()
@@ -166,14 +177,20 @@ class ModelRuntime:
         self.replaced = True
         self.doubt(detail)
 
-    def answered(self, status: int, marks: Marks) -> None:
-        """What a reply to a request that names `probe_name` says of the process that wrote it."""
+    def answered(self, status: int, marks: Marks) -> bool:
+        """What a reply to a request that names `probe_name` says of the process that wrote it.
+
+        False where that is seen to be another one than the probe asked.
+        """
         if self.state is not State.OK:
-            return
+            return True
         if status == 404:
             self.suspect("the upstream does not know the model any more")
         elif status == 200 and (mark := self.marks.differs(marks)) is not None:
             self.suspect(f"a reply bears another {mark} than those to the probe")
+        else:
+            return True
+        return False
 
     def refused(self) -> None:
         """The upstream answered 400 about the IDs."""

@@ -25,6 +25,11 @@ NEEDS_RESTART = frozenset(
         "auth.state_dir",
         "auth.hmac_key",
         "auth.hmac_key_file",
+        # The processes that check run on.
+        "shadow.workers",
+        "shadow.queue_jobs",
+        "shadow.queue_bytes",
+        "shadow.timeout_s",
         # The log writer is made once.
         "log.path",
         "log.queue_lines",

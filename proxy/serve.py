@@ -16,8 +16,10 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -32,6 +34,9 @@ from proxy.routes import Kind
 from proxy.server import Runner, allow_open_files
 from proxy.tenants import KeyFileError
 from proxy.workers import Workers
+
+if TYPE_CHECKING:
+    from proxy.app import LoadTier
 
 log = structlog.get_logger("toktier.serve")
 
@@ -103,8 +108,11 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def run(settings: Settings, read_again: Callable[[], Settings]) -> int:
-    """Serves until a signal ends it, and returns the exit code. ``read_again`` loads the settings for a reload."""
+def run(settings: Settings, read_again: Callable[[], Settings], load: LoadTier | None = None) -> int:
+    """Serves until a signal ends it, and returns the exit code.
+
+    ``read_again`` loads the settings for a reload, ``load`` makes a model's tier (as for `proxy.app.create_app`).
+    """
     written = logs.configure(settings.log)
     allow_open_files()
     # The cyclic collector would run at every 700th container, and a hostile body makes millions: 80 % of its parsing.
@@ -119,7 +127,7 @@ def run(settings: Settings, read_again: Callable[[], Settings]) -> int:
         factory = uvloop.new_event_loop
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(Server(settings, read_again, written).run())
+            return runner.run(Server(settings, read_again, written, load).run())
     finally:
         written.close()
 
@@ -127,10 +135,17 @@ def run(settings: Settings, read_again: Callable[[], Settings]) -> int:
 class Server:
     """One run of the process."""
 
-    def __init__(self, settings: Settings, read_again: Callable[[], Settings], written: logs.Logs) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        read_again: Callable[[], Settings],
+        written: logs.Logs,
+        load: LoadTier | None = None,
+    ) -> None:
         self._settings = settings
         self._read_again = read_again
         self._logs = written
+        self._load = load
         self._reloading = asyncio.Lock()
         # asyncio's own threads would be waited for at the end, a file that hangs too.
         self._reader = Workers(1, "toktier-reader")
@@ -143,7 +158,7 @@ class Server:
         settings = self._settings
         ended = asyncio.Event()
         try:
-            self._app = app = create_app(settings)
+            self._app = app = create_app(settings, self._load)
         except (OSError, KeyFileError) as error:
             reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
             log.error("cannot_start", place="auth.state_dir", reason=reason)
@@ -221,9 +236,13 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self._start_reload)
 
     async def _drain(self, drain: Drain) -> int:
+        from proxy.app import CORE
+
+        grace = self._settings.server.shutdown_grace_s
+        self._app[CORE].end_by = time.monotonic() + grace
         drain.start()
         try:
-            await asyncio.wait_for(drain.idle(), self._settings.server.shutdown_grace_s)
+            await asyncio.wait_for(drain.idle(), grace)
         except TimeoutError:
             log.warning("drain_timeout", requests=drain.running)
             return 1

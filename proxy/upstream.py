@@ -200,10 +200,14 @@ class Upstream:
             headers["Content-Type"] = "application/json"
         if self.credential is not None:
             headers["Authorization"] = self.credential
+        data: bytes | AsyncIterator[bytes] | None = body
+        if body is not None and len(body) > LARGE_BODY:
+            headers["Content-Length"] = str(len(body))
+            data = _pieces(body)
         async with asyncio.timeout(timeout_s):
             url = URL(self._base + path, encoded=True)
             async with self._fresh.request(
-                method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=Attempts()
+                method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=Attempts()
             ) as reply:
                 pieces = bytearray()
                 async for piece in reply.content.iter_any():

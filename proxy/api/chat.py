@@ -26,6 +26,8 @@ from proxy.exchange import Exchange, Member
 from proxy.jsonspan import Parsed
 from proxy.registry import ModelRuntime, State
 from proxy.relay import End
+from proxy.sent import Sent
+from proxy.shadow import Shadow
 from toktier.errors import TakesLong, Unrenderable
 from toktier.reasons import Bypass
 from toktier.tier import SessionBusy
@@ -42,13 +44,16 @@ carry several conversations."""
 
 async def chat(exchange: Exchange) -> web.StreamResponse:
     """Serve one chat request."""
-    model, reply, start = await _sent(exchange)
+    model, reply, start, sent = await _sent(exchange)
     exchange.share.release()
-    return await _finish(exchange, model, reply, start)
+    return await _finish(exchange, model, reply, start, sent)
 
 
-async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientResponse, bytes]:
-    """The model, its reply, and what was read of that. Whatever is held of the body goes with this call."""
+async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientResponse, bytes, Sent | None]:
+    """The model, its reply, what was read of that, and the IDs that it answers (None: it answers text).
+
+    Whatever is held of the body goes with this call, but for what `proxy.sent` has room for.
+    """
     record = exchange.record
     parsed = await exchange.read_json()
     model = exchange.model(parsed) or _only_model(exchange)
@@ -67,11 +72,12 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
         record.bypassed(Bypass.UPSTREAM_UNPROBED, "the connection had to be replaced")
         return await text()
 
-    with_ids = await _repair(exchange, model, parsed, remove, add)
-    if with_ids is not None:
+    repaired = await _repair(exchange, model, parsed, remove, add)
+    if repaired is not None:
+        with_ids, sent = repaired
         reply = await exchange.send(model.upstream, with_ids, again=text_again)
         if record.bypass is not None:
-            return model, reply, b""
+            return model, reply, b"", None
         try:
             refusal = await refused(reply, model.upstream.settings.token_field)
         except BaseException:
@@ -80,7 +86,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
         if reply.status == 200:
             model.accepted()
         if refusal is None or not refusal.names_ids:
-            return model, reply, refusal.start if refusal else b""
+            return model, reply, refusal.start if refusal else b"", sent
         reply.close()
         record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
         record.flags.add(Flag.IDS_REFUSED_RETRY)
@@ -88,7 +94,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
     if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in STATUSES:
         # Engines quote a body that is wrong in another way, the IDs in it too: that is no refusal of the IDs.
         model.refused()
-    return model, reply, b""
+    return model, reply, b"", None
 
 
 def _check(parsed: Parsed, vocab_size: int | None) -> None:
@@ -118,7 +124,7 @@ async def _without_control_tokens(exchange: Exchange, model: ModelRuntime, parse
 
 async def _repair(
     exchange: Exchange, model: ModelRuntime, parsed: Parsed, remove: Collection[str], add: list[Member]
-) -> bytes | None:
+) -> tuple[bytes, Sent | None] | None:
     """The body with IDs; None, with the reason on record, when it must go as text."""
     record = exchange.record
     if parsed.repeats:
@@ -128,7 +134,7 @@ async def _repair(
         record.bypassed(model.reason or Bypass.TOKENIZER_UNAVAILABLE, model.detail)
         return None
     hint = _hint(exchange.request.headers, parsed.value)
-    work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint)
+    work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint, exchange.shadow, record.request_id)
     try:
         prepared, body = await _prepare(exchange, work, len(parsed.raw))
     except Unrenderable as reason:
@@ -147,10 +153,9 @@ async def _repair(
     if model.state is not State.OK:  # it was doubted meanwhile
         record.bypassed(model.reason or Bypass.UPSTREAM_UNPROBED, model.detail)
         return None
-    record.tokenizer_digest, record.template_digest = prepared.tokenizer_digest, prepared.template_digest
     record.versions = dict(model.versions)
     record.add_stage("serialise", work.serialise_ns)
-    return body
+    return body, work.sent
 
 
 async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared, bytes]:
@@ -180,7 +185,7 @@ def _hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
 
 
 class _Work:
-    """What a worker thread does for one request: render, splice, write the body."""
+    """What a worker thread does for one request: render, splice, write the body, queue a check."""
 
     def __init__(
         self,
@@ -190,31 +195,40 @@ class _Work:
         remove: Collection[str],
         add: list[Member],
         hint: str | None,
+        shadow: Shadow,
+        request_id: str,
     ) -> None:
         self._model, self._tenant, self._parsed, self._hint = model, tenant, parsed, hint
         self._remove, self._add = remove, add
+        self._shadow, self._request_id = shadow, request_id
+        self.sent: Sent | None = None
         self.serialise_ns = 0
 
     def run(self, wait: bool = True) -> tuple[Prepared, bytes]:
         """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""
-        assert self._model.tier is not None
-        prepared = self._model.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait)
+        loaded = self._model.loaded
+        assert loaded is not None
+        prepared = loaded.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait)
         start = time.perf_counter_ns()
         ids = orjson.dumps(prepared.ids, option=orjson.OPT_SERIALIZE_NUMPY)
         name, value = changes.id_member(self._model.upstream.settings.token_field, ids)
         # A client may send the field as null, which means absent.
         body = self._parsed.edit({*self._remove, name}, [*self._add, (name, value)])
         self.serialise_ns = time.perf_counter_ns() - start
+        self.sent = self._shadow.prepared(self._model, loaded, self._parsed, prepared, self._request_id)
         return prepared, body
 
 
 async def _finish(
-    exchange: Exchange, model: ModelRuntime, reply: aiohttp.ClientResponse, start: bytes
+    exchange: Exchange, model: ModelRuntime, reply: aiohttp.ClientResponse, start: bytes, sent: Sent | None
 ) -> web.StreamResponse:
+    """Relay the reply. ``sent``: the IDs that it answers; None where it answers text."""
     response = await exchange.relay(model.upstream, reply, done=True, read=start)
     record = exchange.record
-    if exchange.named in (None, model.probe_name):
-        model.answered(reply.status, exchange.relayed.marks)
-    if record.prompt_tokens_equal is not None and exchange.relayed.end is End.COMPLETE:
-        model.counted(record.prompt_tokens_equal)
+    known = exchange.named not in (None, model.probe_name) or model.answered(reply.status, exchange.relayed.marks)
+    if sent is not None and exchange.relayed.end is End.COMPLETE and reply.status == 200:
+        if record.prompt_tokens_equal is not None:
+            model.counted(record.prompt_tokens_equal)
+        if known:  # another engine's word says nothing about these IDs
+            exchange.shadow.answered(model, sent, record.usage_prompt_tokens)
     return response

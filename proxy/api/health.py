@@ -10,6 +10,7 @@ from aiohttp import web
 from proxy.exchange import Generation
 from proxy.metrics import Metrics
 from proxy.registry import State
+from toktier.quarantine import Quarantine
 from toktier.reasons import BYPASS_HELP
 
 
@@ -18,10 +19,10 @@ def health() -> web.Response:
     return _json(200, {"status": "ok"})
 
 
-def ready(generation: Generation) -> web.Response:
+def ready(generation: Generation, quarantine: Quarantine) -> web.Response:
     """200 when at least one model can be served; ``degraded`` names models that are served without repair, and why.
 
-    503 when no upstream of any model answers (or none has yet).
+    Anything in quarantine is degraded too. 503 when no upstream of any model answers (or none has yet).
     """
     models: dict[str, Any] = {}
     reasons: list[str] = []
@@ -36,11 +37,29 @@ def ready(generation: Generation) -> web.Response:
         elif runtime.wants_ids and runtime.state is not State.OK:
             reasons.append(f"{name}: {runtime.reason.value if runtime.reason else runtime.state.value}")
         models[name] = entry
+    entries = quarantine.entries()
+    reasons += [f"quarantine: {e.model}, path {e.path.value}, level {e.level.value}" for e in entries]
+    if quarantine.everything is not None:
+        reasons.append("quarantine: the file was damaged; nothing is trusted until all is lifted")
+    if quarantine.unwritable is not None:
+        reasons.append("quarantine: the file cannot be written; what is in quarantine ends with the process")
     body = {
         "status": "unavailable" if models and not reachable else "degraded" if reasons else "ready",
         "degraded": bool(reasons),
         "reasons": reasons,
         "models": models,
+        "quarantine": [
+            {
+                "tokenizer_digest": e.tokenizer_digest,
+                "path": e.path.value,
+                "level": e.level.value,
+                "source": e.source.value,
+                "model": e.model,
+                "since": e.since,
+                "count": e.count,
+            }
+            for e in entries
+        ],
     }
     return _json(200 if reachable or not models else 503, body)
 

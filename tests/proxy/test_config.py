@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from proxy.config import ConfigError, Settings, config_file, load
+from proxy.config import Auth, ConfigError, Settings, Shadow, config_file, load
 from proxy.config_checks import warnings
 
 CLI = {"upstreams": {"default": {"url": "http://engine:8000"}}, "models": {"m": {"upstream": "default"}}}
@@ -189,6 +189,11 @@ def test_unknown_keys_are_refused_with_place_and_suggestion(tmp_path: Path, stat
             '[models.a]\nupstream="u"\ntokenizer="embedded"\nmode="text"\ncontrol_tokens="reject"',
             'models.a.control_tokens ({path}): reject needs a model with mode "auto".',
         ),
+        (
+            '[upstreams.u]\nurl="http://h"\n[models.a]\nupstream="u"\nshadow_rate=0.5',
+            "models.a.shadow_rate ({path}): has no meaning without a tokenizer.",
+        ),
+        ("[shadow]\nrate = 1.5", "shadow.rate ({path}): must be less than or equal to 1."),
         ('[models]\nm = "x"', "models.m ({path}): must be a table. Write it as [models.m]."),
         ("server = 3", "server ({path}): must be a table. Write it as [server]."),
         (
@@ -323,6 +328,10 @@ def test_warnings_name_what_is_probably_not_meant(tmp_path: Path) -> None:
         models={"m": {"upstream": "a", "tokenizer": "embedded"}},
     )
     assert warnings(quiet) == []
+    (tmp_path / "file").write_text("")
+    lost = quiet.model_copy(update={"auth": Auth(state_dir=tmp_path / "file" / "x", hmac_key=SecretStr("k" * 20))})
+    assert [p.place for p in warnings(lost)] == ["auth.state_dir"]
+    assert warnings(lost.model_copy(update={"shadow": Shadow(on_mismatch="report")})) == []
 
 
 def test_configuration_file_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

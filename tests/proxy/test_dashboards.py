@@ -29,7 +29,15 @@ def expressions() -> Iterator[str]:
 def known() -> dict[str, set[str]]:
     """Every series' name and its labels."""
     metrics = Metrics()
-    metrics.watch(lambda: (0, 0), lambda: {"u": "ok"}, ("ok",))
+    metrics.watch(lambda: (0, 0), lambda: {"u": "ok"}, ("ok",), lambda: 0, lambda: 0)
+    for counter, label in (
+        (metrics.shadow_checks, "equal"),
+        (metrics.shadow_dropped, "timeout"),
+        (metrics.parity_checks, "equal"),
+        (metrics.parity_skips, "busy"),
+        (metrics.mismatch_found, "usage"),
+    ):
+        counter.labels("m", label)
     record = RequestRecord("i", "r", bypass=Bypass.ECHO, full=FullEncode.NO_CUT, prompt_tokens_equal=False, status=200)
     record.upstream, record.stages_us, record.error = "u", {"ttfb": 1}, "invalid_json"
     metrics.observe(record)

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 
+import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
-from proxy.serve import Drain, _address
+from proxy import logs
+from proxy.config import Log
+from proxy.registry import CannotLoad, Loaded
+from proxy.serve import Drain, Server, _address
+from tests.support.proxy import settings_for
+from toktier.reasons import Bypass
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
@@ -69,3 +78,26 @@ async def test_a_handler_that_fails_does_not_hold_the_drain() -> None:
 def test_addresses_as_urls_have_them() -> None:
     assert _address(("127.0.0.1", 80)) == "127.0.0.1:80"
     assert _address(("::1", 80, 0, 0)) == "[::1]:80"
+
+
+async def test_a_given_loader_makes_the_tiers(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def load(name: str, *_: object) -> Loaded:
+        asked.append(name)
+        raise CannotLoad(Bypass.NO_TEMPLATE, "not here", final=True)
+
+    settings = settings_for("http://127.0.0.1:9", tmp_path)
+    before = structlog.get_config()
+    try:
+        written = logs.configure(Log(path=tmp_path / "log"))
+        serving = asyncio.create_task(Server(settings, lambda: settings, written, load).run())
+        async with asyncio.timeout(30):
+            while not (asked and (tmp_path / "log").exists() and "listening" in (tmp_path / "log").read_text()):
+                await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(serving, 30) == 0
+        written.close()
+    finally:
+        structlog.configure(**before)
+    assert asked == ["m"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from proxy.config import Model, Server
 from proxy.loading import assemble
 from proxy.registry import Loaded
+from toktier.quarantine import Quarantine
 from toktier.sessions import SessionStore
 from toktier.tokenizer import FrozenTokenizer, embedded
 
@@ -20,6 +21,8 @@ def qwen3() -> FrozenTokenizer:
     return embedded(cache_dir=CACHE)
 
 
-def load_qwen3(name: str, model: Model, _server: Server, store: SessionStore) -> Loaded:
-    """As `proxy.loading.load_tier` for the embedded tokenizer, without loading it again."""
-    return assemble(name, model, qwen3(), store)
+def load_qwen3(
+    name: str, model: Model, _server: Server, store: SessionStore, quarantine: Quarantine | None = None
+) -> Loaded:
+    """As `proxy.loading.Loader.load` for the embedded tokenizer, without loading it again."""
+    return assemble(name, model, qwen3(), store, quarantine=quarantine)

@@ -55,10 +55,11 @@ class Running:
 
 
 def settings_for(upstream_url: str, state_dir: Path, **changes: Any) -> Settings:
-    """One upstream ``e``, one model ``m``; ``changes`` are merged over that, table by table."""
+    """One upstream ``e``, one model ``m``, no checks beside; ``changes`` are merged over that, table by table."""
     tree: dict[str, Any] = {
         "server": {"port": 0},
         "auth": {"state_dir": state_dir},
+        "shadow": {"rate": 0, "first": 0, "parity_rate": 0},
         "upstreams": {"e": {"url": upstream_url, "connect_timeout_s": 2}},
         "models": {"m": {"upstream": "e", "tokenizer": "embedded"}},
     }

@@ -1,0 +1,105 @@
+"""A request as its IDs went upstream: what is known of it while the engine answers, so that its answer can be judged.
+
+Invariant: text and IDs of requests under way hold at most `Room.nbytes` bytes here, whatever the limits on bodies are.
+A request beyond that is judged all the same; only where a difference stands cannot be found out then.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+from toktier.ids import Ids
+from toktier.reasons import FullEncode, Path
+from toktier.shadow.job import Setup
+
+
+class Content:
+    """Text of a request: the body as the client sent it, what was rendered, and the IDs. Gives its room back itself."""
+
+    __slots__ = ("_room", "body", "ids", "text")
+
+    def __init__(self, body: bytes, text: str, ids: Ids, room: Room | None = None) -> None:
+        self.body, self.text, self.ids = body, text, ids
+        self._room = room
+
+    @property
+    def nbytes(self) -> int:
+        """About what it holds."""
+        return len(self.body) + sys.getsizeof(self.text) + self.ids.nbytes
+
+    def ids_bytes(self) -> bytes:
+        """The IDs as uint32, little endian; a copy."""
+        return self.ids.astype("<u4", copy=False).tobytes()
+
+    def __del__(self) -> None:
+        if self._room is not None:
+            self._room.left(self.nbytes)
+
+
+class Room:
+    """Memory for the contents of requests under way. Thread-safe."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.used = 0
+        self._lock = Lock()
+
+    def keep(self, body: bytes, text: str, ids: Ids) -> Content | None:
+        """The content, if there is room for it."""
+        content = Content(body, text, ids)
+        with self._lock:
+            if self.used + content.nbytes > self.nbytes:
+                return None
+            self.used += content.nbytes
+        content._room = self
+        return content
+
+    def left(self, nbytes: int) -> None:
+        """So much is free again."""
+        with self._lock:
+            self.used -= nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the upstream's ``/tokenize`` is to be asked, and what it should answer."""
+
+    body: bytes = field(repr=False)
+    ids: Ids = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """``setup`` is None where no worker can load the model (another tier): no process then checks it."""
+
+    request_id: str
+    model: str
+    upstream: str
+    path: Path
+    full: FullEncode | None
+    session: str
+    chars: int
+    tokens: int
+    trust_digest: str
+    """The model's tokenizer, whatever the request was prepared with: what a quarantine is looked up by."""
+    tokenizer_digest: str
+    """Of what prepared it."""
+    template_digest: str
+    versions: Mapping[str, str]
+    """Of the encoding engines, by name."""
+    certificate: str | None
+    """Digest of the tokenizer's certificate."""
+    setup: Setup | None = field(repr=False)
+    content: Content | None = field(repr=False)
+    question: Question | None = field(repr=False)
+    """Set where the request was drawn for a comparison with the upstream's ``/tokenize``."""
+    at: float = field(default_factory=time.monotonic)
+    """`time.monotonic` when the IDs were ready."""
+
+    def age_us(self) -> int:
+        """Microseconds since the IDs were ready."""
+        return int((time.monotonic() - self.at) * 1e6)
