@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -34,6 +35,8 @@ def audit(logs: list[str], since: str | None, html: Path | None, *, as_json: boo
     if as_json:
         typer.echo(json.dumps(built, indent=2))
     else:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a model's name need not be in the terminal's encoding
         show.show(built)
     return int(built["exit_code"])
 

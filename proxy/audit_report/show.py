@@ -87,7 +87,10 @@ def _tally(out: Console, title: str, tally: Mapping[str, Any]) -> None:
 
 
 def _indented(out: Console, table: Table) -> None:
-    out.print(Padding(table, (1, 0, 0, 2)))
+    needed = out.measure(table, options=out.options.update(width=1000)).maximum + 2
+    if needed > out.width:  # a number that is cut off would be a wrong one; a narrow terminal breaks the line
+        out.width = needed
+    out.print(Padding(table, (1, 0, 0, 2), expand=False))
 
 
 def _facts(tally: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

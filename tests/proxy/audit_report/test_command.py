@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ from proxy import logs
 from proxy.cli import app
 from proxy.config import Log
 from tests.conftest import ROOT
+from tests.support.proxy import staged
+from toktier.errors import Unrenderable
+from toktier.reasons import Bypass
 from tools import audit_sample
 
 SAMPLE = [orjson.dumps(one) for one in audit_sample.lines(requests=300)]
@@ -125,6 +129,28 @@ def test_a_log_that_the_process_itself_writes_and_rotates(tmp_path: Path) -> Non
         assert report["all"][key] == expected["all"][key]
 
 
+async def test_the_lines_of_a_running_proxy(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        for number in range(4):
+            await stage.post({"model": "m", "messages": [{"role": "user", "content": "x" * number}]})
+        stage.tier.fault = Unrenderable(Bypass.ECHO)
+        await stage.post({"model": "m", "messages": []})
+        await stage.post({"model": "unknown", "messages": []})
+        requests = await stage.proxy.logged(6)
+        events = [dict(event) for event in stage.proxy.events]
+    raw = [logs.render(None, "", logs.plain(None, "", logs._stamp(None, "", event))) for event in events]
+    report = built("-", stdin=b"\n".join(raw))
+    assert report["lines"]["counted"] == report["lines"]["read"] == len(events)
+    tally = report["all"]
+    assert tally["requests"] == 6
+    assert tally["bypass"] == {"echo": 1}
+    assert tally["served_chars"] == sum(one["served_chars"] or 0 for one in requests) > 0
+    assert tally["tokens"] == sum(one["tokens"] or 0 for one in requests) > 0
+    assert tally["errors"] == {"model_not_found": 1}
+    assert tally["stages_us"]["total"]["count"] == 6
+    assert [model["model"] for model in report["models"]] == ["m", None]
+
+
 def test_the_real_command_reads_a_pipe() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "proxy.cli", "audit", "-", "--json"],
@@ -133,3 +159,13 @@ def test_the_real_command_reads_a_pipe() -> None:
     assert done.returncode == 1
     assert done.stderr == b""
     assert json.loads(done.stdout)["mismatches"]["unresolved"] == 1
+
+
+def test_names_outside_the_terminal_s_encoding() -> None:
+    made = audit_sample.line("request", audit_sample.START_US, model="\u6a21\u578b\U0001f600")
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy.cli", "audit", "-"], env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        input=orjson.dumps(made), capture_output=True, check=False, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u6a21\\u578b\\U0001f600" in done.stdout

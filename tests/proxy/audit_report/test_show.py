@@ -41,6 +41,14 @@ def test_what_is_not_resolved_is_told_first(dropped: str) -> None:
     assert expected in shown(found)
 
 
+def test_no_number_is_cut_off_on_a_narrow_terminal() -> None:
+    found = Collected()
+    huge = dict.fromkeys(("chars", "served_chars", "scanned_chars", "tokens"), 2**53)
+    found.take(orjson.dumps(audit_sample.line("request", audit_sample.START_US, path="append", **huge)))
+    for width in (20, 80):
+        assert shown(found, width).count("9,007,199,254,740,992") == 4
+
+
 def test_nothing_was_read() -> None:
     text = shown(Collected())
     assert "no mismatch" in text
