@@ -30,8 +30,10 @@ MOST_BEHIND = 200
 """Checks that may wait: the load is as fast as one shadow worker can follow."""
 AT_ONCE = 5
 """Requests that may begin in a fifth of a second."""
-KEEPALIVE_S = 5.0
-"""Of idle connections to the proxy; those to the engine are kept for less."""
+KEEPALIVE_S = 60.0
+"""Of idle connections to the proxy: longer than the clients keep them, or a request may meet the end of its own."""
+IDLE_S = 6.0
+"""After so many seconds without a request the proxy's connections to the engine are closed."""
 LOOK_S = 2.0
 TTL_S = 90.0
 """Of a session, during the load."""
@@ -96,7 +98,7 @@ class Soak:
                 self._warmed[name] = "warm"
                 await client.send(session.step().body, name)
         await self._until(self._all_checked, 120)
-        await asyncio.sleep(KEEPALIVE_S + 1)
+        await asyncio.sleep(IDLE_S)
         return look(self._served.pid)
 
     def _pause(self) -> float:
@@ -112,7 +114,14 @@ class Soak:
             auth={"mode": "keys", "key_file": str(keys)},
             server={"max_body_bytes": LARGEST_BODY, "keepalive_s": KEEPALIVE_S},
             sessions={"ttl_s": ttl_s},
-            shadow={"rate": 1.0, "workers": 1, "queue_jobs": 4096, "queue_bytes": 1 << 29, "parity_rate": 0.02},
+            shadow={
+                "rate": 1.0,
+                "workers": 1,
+                "queue_jobs": 4096,
+                "queue_bytes": 1 << 29,
+                "parity_rate": 0.02,
+                "timeout_s": 300.0,  # of a worker that gets what a busy machine leaves
+            },
         )
 
     @contextlib.asynccontextmanager
