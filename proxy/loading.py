@@ -22,12 +22,13 @@ from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
 from toktier.quarantine import Quarantine
 from toktier.reasons import Bypass
+from toktier.reference_of import engine_versions
 from toktier.sessions import SessionStore
 from toktier.shadow.job import Setup
 from toktier.template import ChatTemplate
 from toktier.template_limit import RenderLimit
 from toktier.tier import ModelTier, control_pattern
-from toktier.tokenizer import EMBEDDED, FrozenTokenizer, engine_versions
+from toktier.tokenizer import EMBEDDED, FrozenTokenizer
 
 _log = structlog.get_logger("toktier.loading")
 

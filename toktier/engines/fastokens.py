@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from tokenizers import Tokenizer
 
 from toktier.engines import admission
 from toktier.engines.reference import ReferenceEngine, check_text
+from toktier.engines.versions import fastokens_version as installed_version
 from toktier.errors import is_failure
 from toktier.ids import EMPTY, Ids, from_bytes
 
@@ -137,14 +137,6 @@ class RawFastokens:
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         bounds = np.frombuffer(offsets, "<u8").astype(np.int64)
         return from_bytes(ids), bounds[1:] - bounds[:-1]
-
-
-def installed_version() -> str:
-    """The version of the installed fastokens; empty if there is none."""
-    try:
-        return importlib.metadata.version("fastokens")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def usable_version() -> bool:
