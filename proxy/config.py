@@ -297,6 +297,11 @@ class Model(Section):
     chat_template: File | None = Field(None, description="Jinja file the engine was started with (--chat-template)")
     profile: Literal["vllm", "sglang"] = Field("vllm", description="whose message normalisation is followed")
     mode: Literal["auto", "text"] = Field("auto", description="text: always forward untouched, without IDs")
+    window: Literal["auto", "off"] = Field(
+        "auto",
+        description="off: only the reference encodes, some 50 times as slowly; then not even the time of a request "
+        "tells what words another tenant has sent (SECURITY.md)",
+    )
     control_tokens: Literal["allow", "reject"] = Field(
         "allow",
         description="reject: 400 for a chat request whose own text holds the literal of a special token; 503 until the "

@@ -52,7 +52,7 @@ class Loader:
         try:
             read = _read(model)
             with self._compared(read, server.cache_dir) as comparison:
-                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir)
+                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir, window=model.window == "auto")
                 parity = comparison.result(tokenizer.reference, tokenizer.special)
         except (TokTierError, OSError) as error:
             raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error

@@ -6,7 +6,9 @@ Invariants:
   tokenizer; a text that holds a character on which the two are known to differ (`unsafe`) goes to the reference, and
   so does a call on which it fails, a panic of its native code included.
 - A ``tokenizer.json`` with a field that is not listed in `KNOWN` is refused, not read in part.
-- No state that one text leaves behind may reach another: its segment cache is off, whatever the environment says.
+- No state that one text leaves behind may reach the IDs of another: its segment cache is off, whatever the environment
+  says. It remembers words that it has merged, for good and in two places, and there is no switch for that: how fast a
+  text is encoded can tell that its words came before (SECURITY.md).
 """
 
 from __future__ import annotations
