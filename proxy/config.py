@@ -179,10 +179,10 @@ class Limits(Section):
         description="requests that may wait for a worker thread, short ones and long ones each; further ones get 429",
     )
     body_bytes: int = Field(
-        512 << 20,
+        256 << 20,
         ge=1024,
         description="bytes of request bodies held at one time, until their replies begin; further ones get 429. "
-        "The process needs about five times as much memory for them",
+        "With what is made of them the process needs up to ten times as much memory",
     )
     messages: int = Field(50_000, ge=1, description="messages of one request at most; more get 400")
     json_depth: int = Field(128, ge=16, le=200, description="how deep a body's JSON may nest; deeper ones get 400")
