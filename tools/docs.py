@@ -16,6 +16,8 @@ from toktier.reasons import BYPASS_HELP
 from tools import audit_sample, openapi
 from tools.bench import campaigns, cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
+from tools.faults import real_bug
+from tools.faults import tables as faults
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = "docs/bench"
@@ -84,6 +86,19 @@ def audit_text() -> str:
     return f"```text\n{audit_sample.text()}\n```"
 
 
+def fault_tables() -> Iterator[tuple[str, str]]:
+    """(marker, content) of what is committed of campaigns of faults, if there is anything."""
+    file = ROOT / BENCH / "faults.json"
+    if file.exists():
+        results = faults.read(file)
+        yield "faults sampling", faults.sampling(results)
+        yield "faults kinds", faults.kinds(results)
+        yield "faults quarantine", faults.quarantines(results)
+    replays = ROOT / BENCH / "real-bug.json"
+    if replays.exists():
+        yield "faults real bug", real_bug.table(real_bug.read(replays))
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """(document, marker, content) of every generated part."""
     yield "docs/bypass.md", "bypass table", bypass_table()
@@ -92,6 +107,8 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "docs/operations.md", "errors", error_table()
     yield "docs/certify.md", "campaigns", campaign_table()
     yield "docs/audit.md", "sample", audit_text()
+    for marker, content in fault_tables():
+        yield "docs/faults.md", marker, content
     yield "README.md", "bench repair", bench_table()
     yield "README.md", "bench families", family_table()
 

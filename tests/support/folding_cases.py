@@ -118,8 +118,7 @@ CASES = [
     ),
     Case(
         "a cycler in a list",
-        "{% set l = [cycler('x', 'y')] %}"
-        + loop("{{ l[0].current }}{% if m.role == 'user' %}{{ l[loop.index0 * 0].next() }}{% endif %}"),
+        "{% set l = [cycler('x', 'y')] %}" + loop("{{ l[loop.index0 - loop.index0].next() }}{{ l[0].current }}"),
         [*GROW, [assistant("A"), *TALK[1:]]],
         fallback=Fallback.STATEFUL,
     ),

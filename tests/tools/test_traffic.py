@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ import orjson
 import pytest
 
 from proxy.config import Settings
-from tools.traffic import WEIGHTS, Client, Engine, ProxyFailed, Received, Served, Session, config, drive, reference_ids
+from tools.traffic import WEIGHTS, Client, Engine, ProxyFailed, Received, Served, Session, config, drive
 from tools.traffic.process import to_toml
 
 
@@ -143,24 +142,3 @@ async def test_a_proxy_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ProxyFailed, match="nonsense"):
         async with Served({**config("http://127.0.0.1:1"), "nonsense": {}}, folder=tmp_path):
             pass
-
-
-@pytest.mark.slow
-async def test_sessions_through_a_real_proxy_get_ids() -> None:
-    engine = Engine(reference_ids())
-    statuses: Counter[int | None] = Counter()
-    async with engine, Served(config(engine.url)) as proxy, Client(proxy.url) as client:
-
-        async def send(body: dict[str, object], request_id: str) -> None:
-            statuses[(await client.send(body, request_id)).status] += 1
-
-        await drive([Session(seed, chars=5_000) for seed in range(6)], send, requests=60)
-        status, answer = await proxy.ask("/ready")
-        assert (status, json.loads(answer)["status"]) == (200, "ready")
-        await proxy.stop()
-        lines = list(proxy.events("request"))
-    assert statuses == {200: 60}
-    assert len(lines) == 60
-    with_ids = [line for line in lines if line["tokens"]]
-    assert len(with_ids) >= 50
-    assert all(line["prompt_tokens_equal"] is not False for line in lines)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import orjson
@@ -34,11 +35,14 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 Tokenize = Callable[[Mapping[str, Any]], Sequence[int]]
 
 
-def reference_ids(source: Any = EMBEDDED) -> Tokenize:
-    """What the engine itself would come to: the IDs of a chat body, from a tokenizer folder by the reference alone."""
+def reference_ids(source: Path = EMBEDDED, chat_template: Path | None = None) -> Tokenize:
+    """What the engine itself would come to: the IDs of a chat body, from a tokenizer folder by the reference alone.
+
+    ``chat_template``: a file in place of the model's own.
+    """
     read = files.read(source)
     engine = ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode()))
-    template = ChatTemplate.load((read.small, read.json("tokenizer_config.json")))
+    template = ChatTemplate.load((read.small, read.json("tokenizer_config.json")), override=chat_template)
     assert template is not None
     profile, settings = VllmProfile(), ProfileSettings(engine_version=VERSION)
 

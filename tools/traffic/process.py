@@ -18,7 +18,8 @@ import aiohttp
 
 START_S = 300.0
 """Longest start: the first one derives the tokenizer's certificate."""
-END_S = 40.0
+END_S = 120.0
+"""Longest end: replies and checks that run may finish."""
 
 
 class ProxyFailed(RuntimeError):
