@@ -25,9 +25,9 @@ TEMPLATE = (
 )
 
 
-@pytest.mark.parametrize(("name", "profile"), [("llama2", "vllm"), ("gpt2_tiktoken", "vllm"), ("llama2", "sglang")])
+@pytest.mark.parametrize(("name", "profile"), [("llama2", "vllm"), ("gpt2_tiktoken", "sglang")])
 def test_conversations_are_equal_there(name: str, profile: str, tmp_path: File) -> None:
-    """A prefix before the text, and special tokens around it; a rank file; SGLang's rules."""
+    """A prefix before the text, and special tokens around it; a rank file under SGLang's rules."""
     own = tmp_path / "own.jinja"
     own.write_text(TEMPLATE)
     sidecar = SIDECAR_FILES.get(name)

@@ -252,7 +252,7 @@ def test_what_cannot_be_read_is_not_trusted(file: File) -> None:
     assert below.level("d", Path.INIT) is Level.REFERENCE
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 60))
 def test_whatever_the_file_holds_is_read_or_distrusted(tmp_path: File, patch: bytes, at: int, cut: int) -> None:
     good = content(GOOD, {**GOOD, "path": "edit"})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.shadow import JOB, VERDICT
@@ -59,6 +59,7 @@ JSON = st.recursive(PLAIN, lambda values: st.lists(values, max_size=3), max_leav
 FIELDS = st.sampled_from(["final", "verdict", "dropped", "reason", "detail", "kind", "piece", "index"])
 
 
+@settings(max_examples=60)
 @given(
     st.binary(max_size=200)
     | JSON.map(json.dumps).map(str.encode)

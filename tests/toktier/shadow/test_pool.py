@@ -335,7 +335,7 @@ def test_settings_are_checked(numbers: tuple[int, int, int, float]) -> None:
         Pool(*numbers, ends.on_result, ends.on_drop, ends.on_worker)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(BEHAVIOURS), st.sampled_from([0, 0, 0, 5000, 1 << 21])), max_size=25),
     st.integers(1, 3),
