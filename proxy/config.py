@@ -114,6 +114,13 @@ class Server(Section):
     prepare_timeout_s: Seconds = Field(
         30.0, description="how long rendering and encoding a request may take; then it goes on as text"
     )
+    stall_exit_s: float = Field(
+        120.0,
+        ge=0,
+        le=86_400,
+        description="the process ends, for its supervisor to start it again, when its event loop stands still for so "
+        "long; 0: never",
+    )
     inline_below_bytes: int = Field(
         16_384, ge=0, description="bodies below this size are prepared on the event loop itself, without a thread"
     )

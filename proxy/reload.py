@@ -21,6 +21,7 @@ NEEDS_RESTART = frozenset(
         "server.keepalive_s",
         "server.worker_threads",
         "server.cache_dir",
+        "server.stall_exit_s",
         # Another HMAC key would give every tenant another identity under its running requests.
         "auth.state_dir",
         "auth.hmac_key",

@@ -33,6 +33,7 @@ from proxy.errors import draining
 from proxy.routes import Kind
 from proxy.server import Runner, allow_open_files
 from proxy.tenants import KeyFileError
+from proxy.watchdog import watched
 from proxy.workers import Workers
 
 if TYPE_CHECKING:
@@ -190,8 +191,9 @@ class Server:
                 return 1
             self._listen_to_signals(ended)
             self._announce(runner)
-            await ended.wait()
-            return await self._drain(drain)
+            with watched(settings.server.stall_exit_s):
+                await ended.wait()
+                return await self._drain(drain)
         finally:
             await runner.cleanup()
             log.info("stopped")
