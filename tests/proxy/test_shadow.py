@@ -29,7 +29,7 @@ def nothing_of_the_prompt(lines: list[dict[str, Any]]) -> None:
 
 
 async def test_right_requests_are_found_right(tmp_path: Path) -> None:
-    async with trial(tmp_path) as t:
+    async with trial(tmp_path, load_qwen3) as t:
         first = await t.ask("one")
         await t.ask("one", "answer", "two " * 2000)
         await t.until("shadow_check", 2)
@@ -51,7 +51,7 @@ async def test_right_requests_are_found_right(tmp_path: Path) -> None:
 
 
 async def test_wrong_ids_end_the_trust_until_it_is_lifted(tmp_path: Path) -> None:
-    async with trial(tmp_path, load_qwen3) as t:
+    async with trial(tmp_path) as t:
         await t.ask("warm")
         await t.until("shadow_check")
         assert len(t.proxy.core.store) > 0
@@ -90,7 +90,7 @@ async def test_wrong_ids_end_the_trust_until_it_is_lifted(tmp_path: Path) -> Non
         nothing_of_the_prompt(t.proxy.events)
     file = tmp_path / "quarantine.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    async with trial(tmp_path, load_qwen3) as t:  # another process
+    async with trial(tmp_path) as t:  # another process
         assert t.told("quarantine_read", path="init", quarantine_level="reference")
         t.tier.spoil = swapped
         await reference_encodes(t)
@@ -108,7 +108,7 @@ async def reference_encodes(t: Trial) -> None:
     before = len(t.told("shadow_check", result="equal"))
     line = await t.ask("two 你好")
     assert (line["path"], line["full"], line["scanned_chars"]) == ("init", "quarantined", line["chars"])
-    assert t.sent_ids() == reference_ids(body("two 你好"), t.load_tier)
+    assert t.sent_ids() == reference_ids(body("two 你好"))
     await t.until("shadow_check", before + 1, result="equal")
 
 

@@ -95,7 +95,6 @@ class Trial:
     proxy: Running
     client: aiohttp.ClientSession
     tiers: list[WrongTier]
-    load_tier: Callable[..., Loaded]
 
     @property
     def tier(self) -> WrongTier:
@@ -157,4 +156,4 @@ async def trial(state_dir: Path, load_tier: Callable[..., Loaded] = load_small, 
         running(settings_for(upstream.url, state_dir, **changes), load, wait=State.OK) as proxy,
         aiohttp.ClientSession() as client,
     ):
-        yield Trial(upstream, proxy, client, tiers, load_tier)
+        yield Trial(upstream, proxy, client, tiers)
