@@ -249,6 +249,24 @@ def campaign(
 
 
 @app.command()
+def template(
+    path: Annotated[Path, typer.Argument(help="Jinja file, tokenizer_config.json, or a tokenizer's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """Say whether a chat template is rendered incrementally, and how. Exit code 0: it is; 1: not; 2: unusable file."""
+    from proxy import template_print
+    from toktier.errors import UnusableFile
+
+    try:
+        told = template_print.report(path)
+    except UnusableFile as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(told, ensure_ascii=False, indent=1) if as_json else template_print.text(told))
+    raise typer.Exit(any(one["folds"] == "no" for one in told))
+
+
+@app.command()
 def audit(
     logs: Annotated[
         list[str],

@@ -109,7 +109,11 @@ class Server(Section):
         30.0, ge=0, le=86_400, description="after SIGTERM: how long running replies may take to finish"
     )
     worker_threads: int = Field(
-        0, ge=0, le=256, description="threads that parse, render and encode; 0: one a core, at most 16"
+        0,
+        ge=0,
+        le=256,
+        description="threads that parse, render and encode, for bodies below 128 KiB; longer ones have half as many, "
+        "at least two, of their own. 0: one a core, at most 16",
     )
     prepare_timeout_s: Seconds = Field(
         30.0, description="how long rendering and encoding a request may take; then it goes on as text"
@@ -182,15 +186,17 @@ class Limits(Section):
         description="requests that may wait for a worker thread, short ones and long ones each; further ones get 429",
     )
     body_bytes: int = Field(
-        512 << 20,
+        256 << 20,
         ge=1024,
         description="bytes of request bodies held at one time, until their replies begin; further ones get 429. "
-        "The process needs about five times as much memory for them",
+        "With what is made of them the process needs up to ten times as much memory",
     )
     messages: int = Field(50_000, ge=1, description="messages of one request at most; more get 400")
     json_depth: int = Field(128, ge=16, le=200, description="how deep a body's JSON may nest; deeper ones get 400")
     json_values: int = Field(
-        2_000_000, ge=1000, description="numbers, strings, arrays and objects in one body at most; more get 400"
+        1_000_000,
+        ge=1000,
+        description="values in one body at most, an array or object counting as four; more get 400",
     )
     header_timeout_s: Seconds = Field(
         10.0, description="longest time for a request line and its headers to arrive; then 408, and the connection ends"
@@ -298,6 +304,11 @@ class Model(Section):
     chat_template: File | None = Field(None, description="Jinja file the engine was started with (--chat-template)")
     profile: Literal["vllm", "sglang"] = Field("vllm", description="whose message normalisation is followed")
     mode: Literal["auto", "text"] = Field("auto", description="text: always forward untouched, without IDs")
+    window: Literal["auto", "off"] = Field(
+        "auto",
+        description="off: only the reference encodes, some 50 times as slowly; then not even the time of a request "
+        "tells what words another tenant has sent (SECURITY.md)",
+    )
     control_tokens: Literal["allow", "reject"] = Field(
         "allow",
         description="reject: 400 for a chat request whose own text holds the literal of a special token; 503 until the "

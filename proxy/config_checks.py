@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from proxy.config import EMBEDDED_TOKENIZER, Settings, Upstream
 from proxy.config_sources import Origins, Place, Problem, where
 from proxy.tenants import MIN_KEY_BYTES, KeyFileError, parse_key_file
+
+OTHER_FILES = 64
+"""Files of the process besides its connections."""
 
 Add = Callable[[Place, str, str], None]
 """Notes a problem: place, what is wrong, remedy."""
@@ -87,6 +90,7 @@ def warnings(settings: Settings) -> list[Problem]:
         for name, upstream in settings.upstreams.items()
         if not upstream.verify_tls and upstream.url.startswith("https:")
     ]
+    found += _open_files(settings)
     return found
 
 
@@ -96,6 +100,23 @@ def _writable(folder: Path) -> bool:
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def _open_files(settings: Settings) -> Iterator[Problem]:
+    """Each connection is an open file; `proxy.server.allow_open_files` takes what the process may have."""
+    try:
+        import resource  # not on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    except (ImportError, OSError):
+        return
+    needed = settings.limits.connections + sum(it.max_connections for it in settings.upstreams.values())
+    if most != resource.RLIM_INFINITY and needed + OTHER_FILES > most:
+        yield Problem(
+            "limits.connections",
+            f"{needed} connections to clients and upstreams, and the process may have {most} open files",
+            "lower it, or raise the limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile)",
+        )
 
 
 def _is_loopback(host: str) -> bool:

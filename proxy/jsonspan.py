@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from json.decoder import JSONDecodeError
 from typing import Any
 
-from toktier.json_pieces import JsonLimits, JsonReader
+from toktier.json_pieces import JsonLimits, JsonReader, TooManyValues
 
 _BOM = "\ufeff"
 _DECODE = 512 << 10
 """Bytes that are decoded at once: at most about a millisecond."""
 _LIMITS = JsonLimits()
+MAX_MEMBERS = 10_000
+"""Members of the object itself. They are read one by one, and no request has more than some dozens."""
 
 
 class NotAnObject(ValueError):
@@ -121,6 +123,8 @@ def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = Non
             name, start = reader.name(i)
             value[name], end = reader.value(start, 2)
             members.append(Member(name, i, end))
+            if len(members) > MAX_MEMBERS:
+                raise TooManyValues
             i = reader.skip(end)
             if text.startswith("}", i):
                 break

@@ -5,8 +5,8 @@ Invariants
 2. In each lane no more work waits for a thread than the caller allows; further work is refused, with 429.
 3. Work that waits when its request is cancelled is never done. (`proxy.workers` has what becomes of work that hangs.)
 
-The long lane has half as many threads: what they do in Python they do in turn, and every one of them that waits for the
-interpreter makes the event loop wait longer for it. The encoders work on all cores by themselves.
+The long lane has fewer threads where there are many: what they do in Python they do in turn, and every one of them that
+waits for the interpreter makes the event loop wait longer for it. The encoders work on all cores by themselves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lanes:
     def __init__(self, threads: int) -> None:
         self.short = _Lane(threads, "toktier-worker")
         """Also for TokTier's own small work: for that its queue has no limit."""
-        self._long = _Lane(max(1, threads // 2), "toktier-worker-long")
+        self._long = _Lane(min(threads, max(2, threads // 2)), "toktier-worker-long")
 
     @property
     def waiting(self) -> int:

@@ -22,12 +22,13 @@ from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
 from toktier.quarantine import Quarantine
 from toktier.reasons import Bypass
+from toktier.reference_of import engine_versions
 from toktier.sessions import SessionStore
-from toktier.shadow.job import Setup
+from toktier.shadow.job import setup_of
 from toktier.template import ChatTemplate
 from toktier.template_limit import RenderLimit
 from toktier.tier import ModelTier, control_pattern
-from toktier.tokenizer import EMBEDDED, FrozenTokenizer, engine_versions
+from toktier.tokenizer import EMBEDDED, FrozenTokenizer
 
 _log = structlog.get_logger("toktier.loading")
 
@@ -51,7 +52,7 @@ class Loader:
         try:
             read = _read(model)
             with self._compared(read, server.cache_dir) as comparison:
-                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir)
+                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir, window=model.window == "auto")
                 parity = comparison.result(tokenizer.reference, tokenizer.special)
         except (TokTierError, OSError) as error:
             raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error
@@ -167,16 +168,7 @@ def assemble(
     special = tokenizer.special if parity is not None and parity.special else None
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
     tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special, quarantine)
-    setup = Setup(
-        source=tokenizer.source,
-        revision=tokenizer.revision,
-        sidecar=None,
-        chat_template=None if model.chat_template is None else str(model.chat_template),
-        profile=profile.name,
-        settings=settings,
-        tokenizer_digest=tokenizer.digest,
-        template_digest=template.digest,
-    )
+    setup = setup_of(tier, chat_template=None if model.chat_template is None else str(model.chat_template))
     certificate = None if tokenizer.certificate is None else tokenizer.certificate.digest
     return Loaded(tier, size, versions, control, parity, setup=setup, certificate=certificate)
 

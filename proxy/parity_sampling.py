@@ -28,7 +28,7 @@ import structlog
 from proxy import config
 from proxy.jsonspan import Parsed
 from proxy.metrics import Metrics
-from proxy.registry import ModelRuntime
+from proxy.registry import ModelRuntime, State
 from proxy.sent import Question, Sent
 from toktier.ids import Ids
 
@@ -49,6 +49,8 @@ class Skip(StrEnum):
     NOT_COMPARABLE = "not_comparable"
     NO_ROUTE = "no_route"
     NO_ANSWER = "no_answer"
+    DOUBTED = "doubted"
+    """Another process may have answered than the one that got the IDs."""
     INTERNAL_ERROR = "internal_error"
     SHUTDOWN = "shutdown"
 
@@ -136,6 +138,7 @@ class ParitySampling:
             self._busy.discard(model.upstream.name)
 
     async def _asked(self, model: ModelRuntime, sent: Sent, question: Question) -> bool:
+        trusts = model.trusts
         try:
             status, reply = await model.upstream.ask("POST", "/tokenize", question.body, TIMEOUT_S)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
@@ -147,6 +150,8 @@ class ParitySampling:
             raise _Skipped(Skip.NOT_COMPARABLE)
         if status != 200:
             raise _Skipped(Skip.NO_ANSWER)
+        if model.trusts != trusts or model.state is not State.OK:
+            raise _Skipped(Skip.DOUBTED)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._judged, sent, question.ids, reply)
 

@@ -50,7 +50,8 @@ def lift(settings: Settings, tokenizer: str | None, path: str | None, *, as_json
     damaged = quarantine.everything is not None
     digest = None if tokenizer is None else _completed(tokenizer, quarantine)
     try:
-        lifted = quarantine.lift(digest, wanted)
+        # Where there is nothing, no folder is made: it would belong to whoever asked.
+        lifted = quarantine.lift(digest, wanted) if quarantine else []
     except OSError as error:
         typer.echo(f"toktier: {quarantine_file(settings)} cannot be written ({error}); nothing was lifted", err=True)
         return 1

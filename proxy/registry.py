@@ -112,6 +112,8 @@ class ModelRuntime:
         self.replaced = False
         """Whether another process may listen at the upstream than the one that was probed last: before the next probe
         the model's files are read again."""
+        self.trusts = 0
+        """How often the upstream was found to take our IDs: what was asked under another count is about the past."""
         self.marks = Marks()
         """Of the process that was probed last."""
         self._refusals = 0
@@ -145,6 +147,7 @@ class ModelRuntime:
         """The probe passed on a process whose replies bear ``marks``."""
         self.marks = marks or Marks()
         if self.state is not State.OK:
+            self.trusts += 1
             _log.info("model_state", model=self.name, upstream=self.upstream.name, state="ok")
         self.state, self.reason, self.detail = State.OK, None, None
         self._refusals = 0

@@ -154,7 +154,7 @@ def test_the_wheel_holds_what_it_needs(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("toktier_proxy-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for needed in ("toktier/data/qwen3/tokenizer.json.xz", "toktier/data/qwen3/LICENSE", "toktier/py.typed"):
-        assert needed in names
+    data = ("toktier/data/qwen3/tokenizer.json.xz", "toktier/data/qwen3/LICENSE", "proxy/audit_report/page.html")
+    assert {*data, "toktier/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "tools/")) for name in names)

@@ -37,6 +37,8 @@ _space = re.compile(r"[ \t\n\r]*").match
 PIECE = 32 << 10
 _VALUE = 8 << 10
 """A value longer than this, in characters, is walked."""
+CONTAINER = 4
+"""Arrays and objects count as so many values: they take longer to make, to collect and to give back."""
 _AHEAD = 16
 """A number is the one value that does not end by itself; its scanner looks at no more than "e+1" after it."""
 _SHORT = 256
@@ -48,10 +50,10 @@ _HIGH = re.compile(r"\\u[dD][89abAB]").match
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """How deep containers may nest (1: a flat one), and how many values there may be in all."""
+    """How deep containers may nest (1: a flat one), and how many values there may be; a container is `CONTAINER`."""
 
     depth: int = 128
-    values: int = 2_000_000
+    values: int = 1_000_000
 
 
 class TooDeep(ValueError):
@@ -80,7 +82,7 @@ class JsonReader:
         self._size = len(text)
         self._limits = limits
         self._left = limits.values
-        self._few = self._size // 2 < limits.values  # a value takes two characters: itself and what ends it
+        self._few = CONTAINER * self._size < limits.values
         self._deadline = deadline
 
     def value(self, at: int, depth: int = 1, *, long: bool = False) -> tuple[Any, int]:
@@ -93,29 +95,30 @@ class JsonReader:
         text = self._text
         if self._deadline is not None and time.perf_counter() > self._deadline:
             raise TakesLong("JSON")
-        if text.startswith('"', at):
+        first = text[at : at + 1]
+        if first == '"':
             self.count(1)
             return self.string(at)
-        if long:
-            return self._long(at, depth)
-        try:
-            if self._size - at <= _VALUE:
-                value, end = _scan(text, at)
-                self._check(value, depth, at, end)
-                return value, end
-            value, end = _scan(text[at : at + _VALUE], 0)
-            if end <= _VALUE - _AHEAD:
+        if first not in ("[", "{"):
+            return self._scalar(at)
+        if not long:
+            try:
+                if self._size - at <= _VALUE:
+                    value, end = _scan(text, at)
+                    self._check(value, depth, at, end)
+                    return value, end
+                value, end = _scan(text[at : at + _VALUE], 0)
                 self._check(value, depth, at, at + end)
                 return value, at + end
-        except StopIteration as stop:
-            if self._size - at <= _VALUE:
-                raise JSONDecodeError("Expecting value", text, stop.value) from None
-        except JSONDecodeError:
-            if self._size - at <= _VALUE:
-                raise
-        except RecursionError:
-            raise TooDeep from None
-        return self._long(at, depth)
+            except StopIteration as stop:
+                if self._size - at <= _VALUE:
+                    raise JSONDecodeError("Expecting value", text, stop.value) from None
+            except JSONDecodeError:
+                if self._size - at <= _VALUE:
+                    raise
+            except RecursionError:
+                raise TooDeep from None
+        return self._array(at, depth) if first == "[" else self._object(at, depth)
 
     def string(self, at: int) -> tuple[str, int]:
         """The string whose opening quote stands at ``at``, and where it ends. Raises JSONDecodeError."""
@@ -144,20 +147,17 @@ class JsonReader:
         if self._left < 0:
             raise TooManyValues
 
-    def _long(self, at: int, depth: int) -> tuple[Any, int]:
+    def _scalar(self, at: int) -> tuple[Any, int]:
         text = self._text
-        if text.startswith("[", at):
-            return self._array(at, depth)
-        if text.startswith("{", at):
-            return self._object(at, depth)
-        try:  # a number of thousands of digits, or nothing
-            value, end = _scan(text[at : at + PIECE], 0)
-        except StopIteration:
-            raise JSONDecodeError("Expecting value", text, at) from None
-        if self._size - at > PIECE and end > PIECE - _AHEAD:
-            raise JSONDecodeError("Number too long", text, at)
-        self.count(1)
-        return value, at + end
+        for size in (_SHORT, PIECE):
+            try:
+                value, end = _scan(text[at : at + size], 0)
+            except StopIteration:
+                raise JSONDecodeError("Expecting value", text, at) from None
+            if end <= size - _AHEAD or self._size - at <= size:
+                self.count(1)
+                return value, at + end
+        raise JSONDecodeError("Number too long", text, at)
 
     def _array(self, at: int, depth: int) -> tuple[list[Any], int]:
         self._enter(depth)
@@ -166,22 +166,27 @@ class JsonReader:
         at = self.skip(at + 1)
         if text.startswith("]", at):
             return found, at + 1
-        last = 0  # length of the element before, or of a run
-        while True:
-            run = self._run("[", "]", at, depth) if last < _VALUE else None
-            if run is None:
-                value, end = self.value(at, depth + 1, long=last >= _VALUE)
-                found.append(value)
-            else:
-                found += run[0]
-                end = run[1]
-            last = end - at
-            at = self.skip(end)
-            if text.startswith("]", at):
-                return found, at + 1
-            if not text.startswith(",", at):
-                raise JSONDecodeError("Expecting ',' delimiter", text, at)
-            at = self.skip(at + 1)
+        runs = _Runs(_VALUE, 0)
+        try:
+            while True:
+                run = self._run("[", "]", at, depth) if runs.due else None
+                if run is None:
+                    value, end = self.value(at, depth + 1, long=runs.last >= _VALUE)
+                    found.append(value)
+                else:
+                    found += run[0]
+                    end = run[1]
+                runs.read(end - at, run is not None)
+                at = self.skip(end)
+                if text.startswith("]", at):
+                    return found, at + 1
+                if not text.startswith(",", at):
+                    raise JSONDecodeError("Expecting ',' delimiter", text, at)
+                at = self.skip(at + 1)
+        except BaseException:
+            while found:  # in pieces as well
+                del found[-_VALUE:]
+            raise
 
     def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
         self._enter(depth)
@@ -190,22 +195,27 @@ class JsonReader:
         at = self.skip(at + 1)
         if text.startswith("}", at):
             return found, at + 1
-        last = _SHORT
-        while True:
-            run = self._run("{", "}", at, depth) if last < _SHORT else None
-            if run is None:
-                name, start = self.name(at)
-                found[name], end = self.value(start, depth + 1)
-            else:
-                found.update(run[0])
-                end = run[1]
-            last = end - at if run is None else 0
-            at = self.skip(end)
-            if text.startswith("}", at):
-                return found, at + 1
-            if not text.startswith(",", at):
-                raise JSONDecodeError("Expecting ',' delimiter", text, at)
-            at = self.skip(at + 1)
+        runs = _Runs(_SHORT, 8)
+        try:
+            while True:
+                run = self._run("{", "}", at, depth) if runs.due else None
+                if run is None:
+                    name, start = self.name(at)
+                    found[name], end = self.value(start, depth + 1)
+                else:
+                    found.update(run[0])
+                    end = run[1]
+                runs.read(end - at, run is not None)
+                at = self.skip(end)
+                if text.startswith("}", at):
+                    return found, at + 1
+                if not text.startswith(",", at):
+                    raise JSONDecodeError("Expecting ',' delimiter", text, at)
+                at = self.skip(at + 1)
+        except BaseException:
+            while found:
+                found.popitem()
+            raise
 
     def name(self, at: int) -> tuple[str, int]:
         """The name of the member that begins at ``at``, and where its value begins. Raises JSONDecodeError."""
@@ -238,35 +248,72 @@ class JsonReader:
             except (ValueError, StopIteration, RecursionError):
                 continue  # it may end inside an element; what is wrong is found one by one
             if found and stop == end + 2:
-                self._check(found, depth, at, at + end, 0)
+                self._check(found, depth, at, at + end, itself=False)
                 return found, at + end
         return None
 
     def _enter(self, depth: int) -> None:
         if depth > self._limits.depth:
             raise TooDeep
-        self.count(1)
+        self.count(CONTAINER)
 
-    def _check(self, value: Any, depth: int, start: int, end: int, values: int = 1) -> None:
-        """``value`` was read whole from [``start``, ``end``) and counts as ``values``; its parts count as well.
+    def _check(self, value: Any, depth: int, start: int, end: int, *, itself: bool = True) -> None:
+        """``value``, a container that nests ``depth`` deep, was read whole from [``start``, ``end``). Counts its parts.
 
-        As a container it nests ``depth`` deep.
+        ``itself``: and the container.
         """
+        limit = self._limits.depth
         count = self._text.count
-        if self._few and count("[", start, end) + count("{", start, end) <= self._limits.depth - depth:
+        if self._few and count("[", start, end) + count("{", start, end) <= limit - depth:
             return
-        level = [value] if type(value) in _CONTAINERS else []
+        if depth > limit:
+            raise TooDeep
+        containers, values = int(itself), 0
+        level = [value]
         while level:
-            if depth > self._limits.depth:
-                raise TooDeep
             inner: list[Any] = []
             for container in level:
                 values += len(container)
                 items = container.values() if type(container) is dict else container
-                inner += [item for item in items if type(item) in _CONTAINERS]
+                found = [item for item in items if type(item) in _CONTAINERS]
+                if found:
+                    if depth == limit:
+                        raise TooDeep
+                    containers += len(found)
+                    inner += found
             level = inner
             depth += 1
-        self.count(values)
+        self.count(values + int(itself) + (CONTAINER - 1) * containers)
+
+
+class _Runs:
+    """Whether to try a run of elements next: after ``first`` shorter ones than ``most`` characters, and the more seldom
+    the more often there was none.
+    """
+
+    __slots__ = ("_most", "_pause", "_wait", "last")
+
+    def __init__(self, most: int, first: int) -> None:
+        self.last = 0
+        """Length of the element before, in characters."""
+        self._most = most
+        self._wait = first
+        self._pause = 1
+
+    @property
+    def due(self) -> bool:
+        return self.last < self._most and not self._wait
+
+    def read(self, size: int, run: bool) -> None:
+        """``size`` characters were read, as a ``run`` or as one element."""
+        if run:
+            self.last, self._pause = 0, 1
+            return
+        if self.due:  # and there was none
+            self._wait = self._pause = min(2 * self._pause, 1024)
+        elif self._wait and size < self._most:
+            self._wait -= 1
+        self.last = size
 
 
 def _between_escapes(text: str, start: int, stop: int) -> int:

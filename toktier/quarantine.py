@@ -261,10 +261,18 @@ def _locked(file: File) -> Iterator[None]:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        _give_to_owner(handle, file.parent)
         _wait_for(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)
+
+
+def _give_to_owner(handle: int, folder: File) -> None:
+    """What an operator writes as root belongs to the folder's owner: the server is not to be locked out of its file."""
+    if os.geteuid() == 0:
+        found = folder.stat()
+        os.fchown(handle, found.st_uid, found.st_gid)
 
 
 def _wait_for(lock: Callable[[], None]) -> None:
@@ -284,6 +292,7 @@ def _written(file: File, entries: Mapping[Key, Entry], everything: str | None) -
     handle, part = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="ascii") as out:
+            _give_to_owner(handle, file.parent)
             json.dump(value, out, indent=1)
             out.flush()
             os.fsync(out.fileno())

@@ -35,6 +35,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from toktier.errors import TakesLong, TemplateFailure, Unrenderable, UnusableFile
 from toktier.reasons import Bypass
+from toktier.sandbox import Sandbox
 from toktier.template_limit import OverLimit, RenderLimit, guarded, render
 from toktier.template_shape import TemplateShape, shape_of
 
@@ -143,9 +144,7 @@ def environment(clock: Clock | None = None) -> ImmutableSandboxedEnvironment:
 
     ``clock`` tells the local time in the place of the real one.
     """
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
+    env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda format: _strftime(clock() if clock else datetime.now(), format)

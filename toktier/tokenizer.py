@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
-from tokenizers import Tokenizer
 
 from toktier import files as sources
 from toktier.certificate import Certificate, certify, certify_ranks
@@ -30,15 +29,13 @@ from toktier.engines import admission, fastokens
 from toktier.engines.base import Engine, Reference
 from toktier.engines.reference import ReferenceEngine
 from toktier.engines.tiktoken_engine import TiktokenEngine
-from toktier.errors import CannotEncode, Refusal, UnusableFile, is_failure
+from toktier.errors import CannotEncode, Refusal, is_failure
 from toktier.ids import EMPTY, Ids
-from toktier.postprocessor import SpecialTokens, special_tokens
-from toktier.rank_files import Ranks, ranks_of
+from toktier.postprocessor import SpecialTokens
+from toktier.reference_of import engine_of, engine_versions, ranks_in, spec_of, special_of, text_of, without_tables
 
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
-
-_TABLES = ("vocab", "merges")
 
 _log = structlog.get_logger("toktier.tokenizer")
 
@@ -178,25 +175,6 @@ def embedded(*, cache_dir: Path | None = None, window: bool = True) -> FrozenTok
     return FrozenTokenizer.load(EMBEDDED, cache_dir=cache_dir, window=window)
 
 
-def engine_versions() -> tuple[str, str]:
-    """What a digest holds beside the files: an upgrade of either engine makes it another tokenizer."""
-    return f"tokenizers {ReferenceEngine.version}", f"fastokens {fastokens.installed_version()}"
-
-
-def reference_only(read: sources.TokenizerFiles) -> tuple[Reference, SpecialTokens | None]:
-    """The reference engine of files that are read already, and what it puts around a text; nothing else is derived.
-
-    The engine is without the file's post-processor, which is no part of T. Raises `UnusableFile`.
-    """
-    if read.sidecar is not None:
-        return TiktokenEngine(_ranks(read), read.source), SpecialTokens(EMPTY, EMPTY)
-    spec = _spec(read)
-    reference = _reference(_decode(read), read.source)
-    special, _ = _special(_without_tables(spec), reference)
-    reference.tokenizer.post_processor = None
-    return reference, special
-
-
 class _Made(NamedTuple):
     """What is made of the files; ``window`` is the engine or why there is none."""
 
@@ -211,27 +189,27 @@ class _Made(NamedTuple):
 
 
 def _of_json(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
-    text = _decode(read)
+    text = text_of(read)
     verdict = admission.load_verdict(cache_dir, digest)
     wanted = window and (verdict is None or verdict.refusal is None)
     with ThreadPoolExecutor(1, "toktier-load") as pool:
         # fastokens loads without the GIL, so it goes first and the rest runs beside it.
         raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
-        spec = _spec(read)
-        reference = _reference(text, read.source)
+        spec = spec_of(read)
+        reference = engine_of(text, read.source)
         vocab_size = _vocab_size(spec, reference)
         certificate, refusal = _certified(
             lambda: certify(spec, reference.tokenizer, cache_dir=cache_dir, key=digest), read.source
         )
-        small = _without_tables(spec)
-        special, special_refusal = _special(small, reference)
+        small = without_tables(spec)
+        special, special_refusal = special_of(small, reference)
         engine = _window(raw, reference, small, digest, cache_dir, verdict) if window else "not asked for"
     return _Made(small, reference, engine, certificate, refusal, special, special_refusal, vocab_size)
 
 
 def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
     """A rank file has no post-processor, and no window engine reads it."""
-    ranks = _ranks(read)
+    ranks = ranks_in(read)
     reference = TiktokenEngine(ranks, read.source)
     certificate, refusal = _certified(
         lambda: certify_ranks(ranks.pattern, [*ranks.special_tokens], reference, cache_dir=cache_dir, key=digest),
@@ -242,64 +220,11 @@ def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None,
     return _Made(ranks.spec, reference, refused, certificate, refusal, special, None, ranks.vocab_size)
 
 
-def _ranks(read: sources.TokenizerFiles) -> Ranks:
-    assert read.sidecar is not None
-    sidecar = sources.parse_object(read.sidecar, f"the sidecar of {read.source}")
-    return ranks_of(read.tokenizer, sidecar, read.source)
-
-
-def _decode(read: sources.TokenizerFiles) -> str:
-    try:
-        return read.tokenizer.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} is not UTF-8; fetch it again") from error
-
-
-def _spec(read: sources.TokenizerFiles) -> dict[str, Any]:
-    spec = sources.parse_object(read.tokenizer, f"{sources.MODEL_FILE} of {read.source}")
-    model = spec.get("model")
-    if not isinstance(model, dict):
-        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} has no model; it is not a tokenizer file")
-    if model.get("dropout"):
-        raise UnusableFile(
-            f"{sources.MODEL_FILE} of {read.source} has BPE dropout, so its IDs are random; set model.dropout to null"
-        )
-    blocks = [name for name in ("truncation", "padding") if spec.get(name) is not None]
-    if blocks:
-        # Engines switch both off for every prompt; a file that was saved with them must not cut or pad ours.
-        _log.warning("tokenizer.truncation_disabled", source=read.source, blocks=blocks)
-    return {**spec, "truncation": None, "padding": None}
-
-
 def _vocab_size(spec: Mapping[str, Any], reference: ReferenceEngine) -> int:
     """The largest ID plus 1. Of the file, which ``reference`` has read: its own table is slow to copy out."""
     vocab = spec["model"].get("vocab") or ()
     largest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
     return max([largest, *reference.tokenizer.get_added_tokens_decoder()]) + 1
-
-
-def _without_tables(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """``spec`` with an empty vocabulary and no merges: nothing but the engines needs them (60 MB for Qwen3)."""
-    model = spec["model"]
-    return {**spec, "model": {**model, **{name: type(model[name])() for name in _TABLES if name in model}}}
-
-
-def _reference(text: str, source: str) -> ReferenceEngine:
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except BaseException as error:  # tokenizers raises plain Exception, or panics
-        if not is_failure(error):
-            raise
-        raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
-    for token in tokenizer.get_added_tokens_decoder().values():
-        gone = tokenizer.normalizer and token.normalized and not tokenizer.normalizer.normalize_str(token.content)
-        if gone and token.content:
-            # tokenizers then looks for the empty text, and beside some other tokens never ends
-            raise UnusableFile(
-                f"the added token {token.content!r} of {source} is searched for in normalized text, but the normalizer "
-                "leaves nothing of it; set its normalized to false"
-            )
-    return ReferenceEngine(tokenizer)
 
 
 def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificate | None, Refusal | None]:
@@ -315,13 +240,6 @@ def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificat
         # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
         _log.exception("tokenizer.certificate_failed", source=source)
         return None, Refusal(f"internal error {type(error).__name__}", "certificate")
-
-
-def _special(spec: Mapping[str, Any], reference: ReferenceEngine) -> tuple[SpecialTokens | None, Refusal | None]:
-    try:
-        return special_tokens(spec, reference), None
-    except Refusal as refusal:
-        return None, refusal
 
 
 def _window(

@@ -18,7 +18,8 @@ def refuse_surrogates(parsed: Parsed) -> None:
 
     A UTF-8 body can only bring one as an escape, so most bodies are done with one search.
     """
-    if _ESCAPED_SURROGATE.search(parsed.raw) is None:
+    raw = parsed.raw
+    if (b"\\ud" not in raw and b"\\uD" not in raw) or _ESCAPED_SURROGATE.search(raw) is None:
         return
     found = find_surrogate(parsed.value)
     if found is not None:

@@ -23,6 +23,8 @@ WIDTH = 860.0
 _LEFT, _RIGHT, _BELOW = 64.0, 12.0, 22.0
 _COLUMNS = 160
 _ROW = 22.0
+_LONGEST = 10
+"""Largest power of ten (microseconds) on a scale of times."""
 
 
 @dataclass
@@ -247,11 +249,13 @@ def _short(value: float) -> str:
 
 
 def _decades(times: Iterable[Histogram]) -> tuple[int, int]:
-    """The powers of ten (microseconds) around all numbers of the histograms; at least three decades."""
+    """The powers of ten (microseconds) around all numbers of the histograms, at least three decades. Numbers beyond
+    three hours stand at the end."""
     filled = [one for one in times if one.count]
     first = math.floor(math.log10(max(1, min(one.smallest for one in filled))))
     last = math.ceil(math.log10(max(10, *(one.largest for one in filled))))
-    return first, max(last, first + 3)
+    first = min(first, _LONGEST - 3)
+    return first, max(min(last, _LONGEST), first + 3)
 
 
 def _edges(first: int, last: int) -> list[float]:

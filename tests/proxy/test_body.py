@@ -76,6 +76,17 @@ def test_gzip_members_are_limited() -> None:
     assert caught.value.status == 400
 
 
+def test_parts_that_hold_nothing_come_to_nothing() -> None:
+    """Frames and blocks without content, by the hundred thousand, end; what is not limited in number is quick."""
+    skipped, frame = b"\x50\x2a\x4d\x18" + bytes(4), zstandard.ZstdCompressor().compress(b"")
+    assert body.decode("zstd", frame * 100_000, LIMIT) == b""
+    assert body.decode("zstd", skipped * 100_000 + ENCODERS["zstd"](RAW), LIMIT) == RAW
+    blocks = b"\x00\x00\x00\xff\xff" * 100_000
+    assert body.decode("deflate", b"\x78\x9c" + blocks + zlib.compress(RAW)[2:], LIMIT) == RAW
+    with pytest.raises(ApiError):
+        body.decode("br", b"\x06" * 500_000, LIMIT)
+
+
 @pytest.mark.parametrize("coding", ENCODERS)
 def test_broken_codings_are_400(coding: str) -> None:
     packed = ENCODERS[coding](RAW)

@@ -313,7 +313,20 @@ def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
     assert problems(binary) == [f"{binary}: not UTF-8 text. Save it as UTF-8."]
 
 
-def test_warnings_name_what_is_probably_not_meant(tmp_path: Path) -> None:
+def test_too_few_open_files_for_the_connections_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    settings = Settings(
+        limits={"connections": 1000},
+        upstreams={"a": {"url": "http://h", "max_connections": 500}},
+        models={"m": {"upstream": "a"}},
+    )
+    for most, places in ((1500, ["limits.connections"]), (1600, []), (resource.RLIM_INFINITY, [])):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, most=most: (16, most))
+        assert [problem.place for problem in warnings(settings)] == places
+
+
+def test_warnings_name_what_is_probably_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.config_checks.OTHER_FILES", -1_000_000)  # whatever this machine allows
     settings = Settings(
         server={"host": "0.0.0.0"},
         upstreams={"a": {"url": "https://h", "verify_tls": False}, "b": {"url": "http://h"}},

@@ -163,7 +163,7 @@ async def test_requests_being_served_are_limited(tmp_path: Path) -> None:
 
 
 async def test_work_that_waits_is_limited_and_short_work_does_not_wait_for_long(tmp_path: Path) -> None:
-    server = {"worker_threads": 2, "inline_below_bytes": 0}
+    server = {"worker_threads": 1, "inline_below_bytes": 0}
     async with staged(tmp_path, server=server, limits={"waiting": 1}) as stage:
         stage.tier.delay_s = 0.5
         long = [asyncio.create_task(stage.post(sized(200_000)))]
@@ -184,7 +184,7 @@ async def test_work_that_waits_is_limited_and_short_work_does_not_wait_for_long(
 
 
 async def test_a_client_that_leaves_the_queue_makes_room(tmp_path: Path) -> None:
-    server = {"worker_threads": 2}
+    server = {"worker_threads": 1}
     async with staged(tmp_path, server=server, limits={"waiting": 1}) as stage:
         stage.tier.delay_s = 0.4
         first = asyncio.create_task(stage.post(sized(200_000)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,21 @@ def test_a_template_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CannotLoad) as caught:
         assemble("m", model, qwen3(), SessionStore(1 << 20))
     assert caught.value.reason is Bypass.NO_TEMPLATE
+
+
+def test_the_window_engine_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def from_files(_read: Any, *, cache_dir: Path, window: bool) -> None:
+        asked.append(window)
+        raise OSError
+
+    monkeypatch.setattr(tokenizer.FrozenTokenizer, "from_files", from_files)
+    monkeypatch.setattr(Loader, "_compared", lambda *_: nullcontext())
+    model = Model(upstream="e", tokenizer="embedded")
+    off = model.model_copy(update={"window": "off"})
+    for one in (model, off):
+        with pytest.raises(CannotLoad):
+            Loader().load("m", one, Server(cache_dir=CACHE), STORE)
+    assert asked == [True, False]
+    assert not off.loads_as(model), "a reload loads it anew"

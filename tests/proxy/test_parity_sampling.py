@@ -17,6 +17,7 @@ from proxy import jsonspan
 from proxy.config import Model, Upstream
 from proxy.metrics import Metrics
 from proxy.parity_sampling import ParitySampling, _tokens, comparable
+from proxy.registry import State
 from proxy.sent import Question, Sent
 from tests.support.fake_tier import ids_of
 from toktier.ids import Ids
@@ -115,7 +116,9 @@ class Bench:
         self.doubts: list[str] = []
         self.executor = ThreadPoolExecutor(1)
         self.sampling = ParitySampling(self.executor, self.metrics, self._different)
-        self.model: Any = SimpleNamespace(name="m", upstream=engine, settings=MODEL, doubt=self.doubts.append)
+        self.model: Any = SimpleNamespace(
+            name="m", upstream=engine, settings=MODEL, doubt=self.doubts.append, trusts=1, state=State.OK
+        )
 
     def _different(self, _: Sent, ours: Ids, theirs: Ids) -> None:
         assert ours.tolist() == IDS.tolist()
@@ -213,6 +216,21 @@ async def test_what_cannot_be_compared_is_not_sent() -> None:
         await b.done()
         assert outcome(lines) == [("parity_skipped", "not_comparable")]
         assert not b.engine.asked
+
+
+@pytest.mark.parametrize("changes", [{"state": State.UNPROBED}, {"trusts": 2}])
+async def test_an_engine_that_changed_meanwhile_judges_nothing(changes: dict[str, Any]) -> None:
+    engine = Engine(reply=reply(IDS[:-1]))
+    engine.release.clear()
+    async with bench(engine) as (b, lines):
+        b.offer()
+        while not engine.asked:
+            await asyncio.sleep(0.001)
+        vars(b.model).update(changes)
+        engine.release.set()
+        await b.done()
+        assert outcome(lines) == [("parity_skipped", "doubted")]
+        assert not b.different
 
 
 async def test_the_end_is_no_answer_either() -> None:

@@ -41,7 +41,7 @@ def test_nothing_in_quarantine(config: File) -> None:
     assert (listed.exit_code, listed.stdout) == (0, "nothing is in quarantine\n")
     lifted = run("lift", "--config", str(config))
     assert (lifted.exit_code, lifted.stdout) == (1, "nothing was lifted\n")
-    assert not (config.parent / "state" / "quarantine.json").exists(), "looking makes no file"
+    assert not (config.parent / "state").exists(), "looking makes nothing"
 
 
 def test_list(config: File, quarantine: Quarantine) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.app import RELOAD
+from proxy.marks import Marks
 from proxy.mismatch import FIELDS
 from tests.support.models import load_qwen3
 from tests.support.proxy import settings_for
@@ -150,6 +151,29 @@ async def test_a_wrong_count_of_the_engine_climbs_the_ladder(tmp_path: Path) -> 
         assert (await t.ask("one"))["bypass"] == "quarantined"
         # The probe has the other paths to look at, and finds them in order.
         assert (await t.ready())["models"]["m"]["state"] == "ok"
+
+
+async def test_the_word_of_another_engine_counts_for_nothing(tmp_path: Path) -> None:
+    async with trial(tmp_path, shadow={"rate": 0, "first": 0, "parity_rate": 1.0}) as t:
+        t.proxy.core.generation.registry.models["m"].marks = Marks(fingerprint="probed")
+        reply = {"choices": [], "usage": {"prompt_tokens": 1}, "system_fingerprint": "another"}
+        t.up.scripts.append([{"send": json.dumps(reply)}])
+        assert (await t.ask("one"))["prompt_tokens_equal"] is False
+        assert t.told("model_state", state="unprobed")
+        await t.proxy.settled()
+        await t.ask("two")
+        await t.until("parity_check")
+        assert len(t.told("parity_check")) == 1, "the first request was not compared either"
+        assert not t.told("mismatch")
+
+
+async def test_every_change_is_checked_where_that_is_wanted(tmp_path: Path) -> None:
+    async with trial(tmp_path, shadow={"rate": 0, "first": 0, "after_change": True}) as t:
+        await t.ask("one", "answer", "two")
+        await t.ask("one", "another answer", "two")
+        assert (await t.until("shadow_check"))["sampled"] == "change"
+        await t.ask("one", "another answer", "two", "and", "three")
+        assert [line["path"] for line in t.told("shadow_check")] == ["edit"]
 
 
 async def test_a_reply_that_broke_off_counts_for_nothing(tmp_path: Path) -> None:

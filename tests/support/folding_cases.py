@@ -118,7 +118,8 @@ CASES = [
     ),
     Case(
         "a cycler in a list",
-        "{% set l = [cycler('x', 'y')] %}" + loop("{{ l[loop.index0 - loop.index0].next() }}{{ l[0].current }}"),
+        "{% set l = [cycler('x', 'y')] %}"
+        + loop("{{ l[0].current }}{% if m.role == 'user' %}{{ l[loop.index0 * 0].next() }}{% endif %}"),
         [*GROW, [assistant("A"), *TALK[1:]]],
         fallback=Fallback.STATEFUL,
     ),

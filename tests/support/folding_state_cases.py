@@ -55,6 +55,11 @@ CASES = [
         NS + loop("{% if m.role == 'user' %}" + COUNTS + "{% endif %}{{ ns.x }}"),
         [TALK, [assistant("A"), *TALK[1:]], TALK, [*TALK[:2], user("x"), *TALK[3:]]],
     ),
+    Case(
+        "carried, in an expression",
+        NS + loop("{% if m.role == 'user' %}{% set ns.x = m.content %}{% endif %}{{ ns.x ~ '!' }}"),
+        [TALK, [user("A"), *TALK[1:]], [assistant("A"), *TALK[1:]]],
+    ),
     Case("written by a macro", F + NS + loop("{{ f() }}{{ ns.x }}", after="{{ ns.x }}"), GROW),
     Case(
         "written by a macro of a macro",
@@ -114,13 +119,13 @@ CASES = [
     ),
     Case(
         "an alias that is read",
-        NS + "{% set b = ns %}" + loop(COUNTS + "{{ b.x }}"),
+        NS + "{% set b = ns %}" + loop("{{ b.x }}{% set ns.x = m.content %}"),
         GROW,
         unfolds=Unfolds.SHARED_NAMESPACE,
     ),
     Case(
         "an alias that is written",
-        "{% set b = namespace(x=0) %}{% set ns = b %}" + loop(COUNTS + "{{ b.x }}"),
+        "{% set b = namespace(x=0) %}{% set ns = b %}" + loop("{{ b.x }}{% set ns.x = m.content %}"),
         GROW,
         unfolds=Unfolds.SHARED_NAMESPACE,
     ),
@@ -150,8 +155,8 @@ CASES = [
     ),
     Case(
         "a macro with another name",
-        F + "{% set g = f %}" + NS + loop("{{ g() }}{{ ns.x }}"),
-        GROW,
+        F + "{% set g = f %}" + NS + loop("{% if m.role == 'user' %}{{ g() }}{% endif %}{{ ns.x }}"),
+        [*GROW, [assistant("A"), *TALK[1:]]],
         unfolds=Unfolds.MACRO_AS_VALUE,
     ),
     Case(

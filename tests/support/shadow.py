@@ -180,11 +180,11 @@ class Ends:
         """Of the worker that started last."""
         return next(event.pid for event in reversed(self.workers) if event.state is WorkerState.STARTED)
 
-    def wait(self, count: int, timeout_s: float = 60.0) -> None:
+    def wait(self, count: int, timeout_s: float = 240.0) -> None:
         """Until so many jobs have ended."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.all) >= count, timeout_s), (count, self.all)
 
-    def wait_for(self, state: WorkerState, timeout_s: float = 60.0) -> None:
+    def wait_for(self, state: WorkerState, timeout_s: float = 240.0) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: state in self.states, timeout_s), (state, self.states)

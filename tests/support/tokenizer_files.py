@@ -13,7 +13,7 @@ from tests.conftest import ROOT, data_path
 from toktier import files
 from toktier.engines.fastokens import FastokensEngine, RawFastokens, window_engine
 from toktier.engines.reference import ReferenceEngine
-from toktier.tokenizer import engine_versions
+from toktier.reference_of import engine_versions
 
 CACHE = ROOT / ".cache" / "toktier"
 """Verdicts and probed sets between runs; their keys hold the files and the engine versions."""

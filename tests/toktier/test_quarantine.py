@@ -347,3 +347,12 @@ def test_nothing_is_lost_among_writers_in_threads_and_processes(file: File) -> N
     counts = {entry.tokenizer_digest: entry.count for entry in Quarantine(file).entries()}
     assert counts == {"shared": 4 * each + 3 * each // 2, **{f"own-{k}": each // 2 for k in range(3)}}
     assert len(list(file.parent.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path: File) -> None:
+    os.chown(tmp_path, 12345, 12346)
+    quarantine = Quarantine(tmp_path / "quarantine.json")
+    quarantine.add("t", Path.APPEND, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    owners = {file.name: (file.stat().st_uid, file.stat().st_gid) for file in tmp_path.iterdir()}
+    assert owners == dict.fromkeys(("quarantine.json", "quarantine.json.lock"), (12345, 12346))

@@ -28,9 +28,10 @@ from toktier.errors import Refusal, UnusableFile
 from toktier.ids import EMPTY
 from toktier.parity import Comparison, Outcome
 from toktier.rank_files import Ranks
+from toktier.reference_of import engine_versions
 from toktier.rope import Rope
 from toktier.tier import control_pattern
-from toktier.tokenizer import FrozenTokenizer, engine_versions
+from toktier.tokenizer import FrozenTokenizer
 
 
 def checked_cuts(certificate: Certificate, engine: TiktokenEngine, seed: str, texts: int, chars: int = 400) -> int:

@@ -96,3 +96,16 @@ def test_decoding_is_the_inverse(engine: ReferenceEngine) -> None:
     text = "<|im_start|>user\nsome 12 words<|im_end|>"
     assert engine.decode(engine.encode(text)) == text
     assert engine.decode(np.array([99_999_999], np.uint32)) == ""
+
+
+def test_no_word_is_remembered_from_one_call_to_the_next(engine: ReferenceEngine) -> None:
+    for model in (models.BPE(), models.Unigram()):
+        assert callable(model._clear_cache), "where does this version remember words?"
+    forgotten = []
+    watched = ReferenceEngine(engine.tokenizer)
+    watched._forget = lambda: forgotten.append(True)
+    watched.encode("one")
+    watched.encode_batch(TEXTS)
+    with pytest.raises(InvalidText):
+        watched.encode("\ud800")
+    assert len(forgotten) == 3

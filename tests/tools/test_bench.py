@@ -14,7 +14,7 @@ from tests.support.models import CACHE, qwen3
 from tests.support.tokenizer_files import small_spec
 from tests.support.tokenizer_files import write as write_tokenizer
 from toktier.tokenizer import FrozenTokenizer
-from tools.bench import campaigns, cuts, derive, families, full, repair
+from tools.bench import campaigns, cuts, derive, families, full, lag, records, repair
 from tools.bench.records import OURS, Record, read, record, table, write
 from tools.bench.texts import STYLES, WORST, corpus, styled, worst
 from tools.bench.worker import Unmeasured, Worker
@@ -259,3 +259,17 @@ def test_rows_of_campaigns(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**told, "ended": "time"}))
     with pytest.raises(ValueError, match="ended early: time"):
         campaigns.rows(tmp_path)
+
+
+def test_delays_of_the_loop_are_summed_up_by_load(tmp_path: Path) -> None:
+    noted = [value for at in range(100) for value in (10.0 + at / 100, at / 1000, min(at, 30) / 1000)]
+    load = lag._Load("long", 10.0, 10.5, [0.01, 0.03, 0.02], [], [1.5], failed=1)
+    row = lag._row("after", load, noted)
+    assert (row.label, row.load, row.seconds, row.failed) == ("after", "long", 0.5, 1)
+    assert (row.lag_p50, row.lag_max, row.late) == (25.0, 50.0, 30)
+    assert (row.held_max, row.held_late) == (30.0, 30)
+    assert (row.short_n, row.short_p50, row.short_max) == (3, 20.0, 30.0)
+    assert (row.medium_n, row.medium_max, row.long_n, row.long_max) == (0, -1.0, 1, 1500.0)
+    records.write(tmp_path / "rows.json", [row])
+    assert records.read(tmp_path / "rows.json", lag.Lag) == [row]
+    assert lag.table([row]).splitlines()[-1].startswith("| after | long | 25 / ")

@@ -6,12 +6,13 @@ Invariants:
   tokenizer; a text that holds a character on which the two are known to differ (`unsafe`) goes to the reference, and
   so does a call on which it fails, a panic of its native code included.
 - A ``tokenizer.json`` with a field that is not listed in `KNOWN` is refused, not read in part.
-- No state that one text leaves behind may reach another: its segment cache is off, whatever the environment says.
+- No state that one text leaves behind may reach the IDs of another: its segment cache is off, whatever the environment
+  says. It remembers words that it has merged, for good and in two places, and there is no switch for that: how fast a
+  text is encoded can tell that its words came before (SECURITY.md).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from tokenizers import Tokenizer
 
 from toktier.engines import admission
 from toktier.engines.reference import ReferenceEngine, check_text
+from toktier.engines.versions import fastokens_version as installed_version
 from toktier.errors import is_failure
 from toktier.ids import EMPTY, Ids, from_bytes
 
@@ -137,14 +139,6 @@ class RawFastokens:
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         bounds = np.frombuffer(offsets, "<u8").astype(np.int64)
         return from_bytes(ids), bounds[1:] - bounds[:-1]
-
-
-def installed_version() -> str:
-    """The version of the installed fastokens; empty if there is none."""
-    try:
-        return importlib.metadata.version("fastokens")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def usable_version() -> bool:

@@ -23,9 +23,9 @@ from toktier.profiles.base import EngineProfile
 from toktier.profiles.sglang import SglangProfile
 from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
+from toktier.reference_of import engine_versions, reference_of
 from toktier.shadow.job import Setup
 from toktier.template import ChatTemplate, Clock
-from toktier.tokenizer import engine_versions, reference_only
 
 
 class FilesChanged(TokTierError):
@@ -55,7 +55,7 @@ class ReferencePath:
             template = _template(read, setup.chat_template, lambda: self._now)
             _expect("chat template", template.digest, setup.template_digest)
             self.engine: Reference
-            self.engine, self._special = reference_only(read)
+            self.engine, self._special = reference_of(read)
         except (UnusableFile, OSError) as error:
             raise FilesChanged(type(error).__name__) from error
         self._template = template

@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import BinaryIO
 
+from toktier.errors import is_failure
 from toktier.shadow import frames
 from toktier.shadow.frames import Answer
 from toktier.shadow.job import Drop, Job, NotComparable, Verdict
@@ -65,7 +66,9 @@ def _serve(jobs: queue.SimpleQueue[Job], output: BinaryIO) -> None:
         job = jobs.get()
         try:
             result = checker.check(job, lambda so_far: answer(so_far, final=False))
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             result = NotComparable(Drop.INTERNAL_ERROR, _place(error))
         del job
         answer(result, final=True)

@@ -89,7 +89,7 @@ def main() -> None:
     from toktier.engines.tiktoken_engine import TiktokenEngine
     from toktier.errors import Refusal
     from toktier.rank_files import ranks_of
-    from toktier.tokenizer import engine_versions
+    from toktier.reference_of import engine_versions
 
     source, cache_dir = sys.argv[1], Path(sys.argv[2])
     read = files.read(source)

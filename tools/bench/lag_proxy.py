@@ -1,17 +1,21 @@
 """The proxy of a checkout, as `toktier serve` runs it, with a task that notes how late its event loop runs.
 
-``python lag_proxy.py CHECKOUT OUT CONFIG``. At its end OUT holds pairs of float64: a time of `time.monotonic`, and by
-how many seconds a sleep of `EVERY_S` that ended then was too long. Nothing in the proxy knows of it.
+``python lag_proxy.py CHECKOUT OUT CONFIG``. At its end OUT holds float64 in threes: a time of `time.monotonic`, by how
+many seconds a sleep of `EVERY_S` that ended then was too long, and for how many of them the process can have been the
+cause: not those in which the loop's thread waited for a CPU, nor more than all threads together used. Nothing in the
+proxy knows of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
+import threading
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +53,19 @@ def main() -> int:
 
 
 async def _note(noted: array[float]) -> None:
+    starved = _starved()
     while True:
-        before = time.monotonic()
+        before, used, queued = time.monotonic(), time.process_time(), starved()
         await asyncio.sleep(EVERY_S)
         now = time.monotonic()
-        noted.append(now)
-        noted.append(now - before - EVERY_S)
+        late = now - before - EVERY_S
+        noted.extend((now, late, max(0.0, min(late - starved() + queued, time.process_time() - used))))
+
+
+def _starved() -> Callable[[], float]:
+    """For how many seconds this thread has been ready to run and had no CPU, so far. (Linux.)"""
+    file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+    return lambda: int(os.pread(file, 64, 0).split()[1]) / 1e9
 
 
 if __name__ == "__main__":

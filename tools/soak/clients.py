@@ -70,7 +70,8 @@ class Sent:
 
     started: dict[str, str] = field(default_factory=dict)
     """Request id -> what it was: a step's kind, ``leaves_in_request``, ``leaves_in_reply`` or a `Bad`'s name."""
-    statuses: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    statuses: Counter[tuple[str, int | str | None]] = field(default_factory=Counter)
+    """By what it was, and the reply's status or why there was none."""
     wrong: list[str] = field(default_factory=list)
     """Refusals with another status than they must have."""
     prompt_tokens: dict[str, int] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class Clients:
         kind = "leaves_in_reply" if leave else step.kind
         request_id = self._id(kind)
         reply = await client.send(step.body, request_id, session=hint, leave=leave)
-        self.sent.statuses[kind, reply.status] += 1
+        self.sent.statuses[kind, reply.error or reply.status] += 1
         if reply.status == 200 and reply.prompt_tokens is not None:
             self.sent.prompt_tokens[request_id] = reply.prompt_tokens
 
@@ -191,7 +192,7 @@ class Clients:
         self.sent.statuses[bad.name, status] += 1
 
 
-def summary(statuses: Counter[tuple[str, int | None]]) -> dict[str, dict[str, int]]:
+def summary(statuses: Counter[tuple[str, int | str | None]]) -> dict[str, dict[str, int]]:
     """By kind, then by status."""
     out: dict[str, dict[str, int]] = {}
     for (kind, status), count in sorted(statuses.items(), key=str):

@@ -64,6 +64,7 @@ class Upstream:
         name = one.request_id or ""
         if one.ids is None:
             self.received["text"] += 1
+            self.tokens.pop(name, None)  # the second try of a request whose connection broke
             return
         self.received["ids"] += 1
         self.tokens[name] = len(one.ids)

@@ -23,11 +23,17 @@ from tools.soak.engines import Upstream
 from tools.soak.log import Log
 from tools.soak.verdict import Ends
 from tools.soak.watch import Seen, alive, children, look
-from tools.traffic import Served, config
+from tools.traffic import Client, Served, Session, config
 
 KEYS = ("alice", "bob", "carol")
-MOST_BEHIND = 60
+MOST_BEHIND = 200
 """Checks that may wait: the load is as fast as one shadow worker can follow."""
+AT_ONCE = 5
+"""Requests that may begin in a fifth of a second."""
+KEEPALIVE_S = 60.0
+"""Of idle connections to the proxy: longer than the clients keep them, or a request may meet the end of its own."""
+IDLE_S = 6.0
+"""After so many seconds without a request the proxy's connections to the engine are closed."""
 LOOK_S = 2.0
 TTL_S = 90.0
 """Of a session, during the load."""
@@ -55,11 +61,12 @@ class Soak:
         self._folder = folder
         self._upstream = Upstream(plan.seed, SAMPLE)
         self._looks: list[Seen] = []
+        self._warmed: dict[str, str] = {}
         self._killed = 0
         self._reloads = 0
         self._over = asyncio.Event()
-        self._free = asyncio.Event()
-        """Set while the checks follow."""
+        self._permits: asyncio.Queue[None] = asyncio.Queue()
+        """A request each: none are given while the checks do not follow."""
         self._rng = Random(f"soak/{plan.seed}")
         self._compared = self._wrong = self._refused = 0
 
@@ -70,8 +77,7 @@ class Soak:
             self._served = Served(self._config(TTL_S), folder=self._folder)
             async with self._served as served:
                 self._log = Log(served.log)
-                await asyncio.sleep(1)
-                before = look(served.pid)
+                before = await self._warm()
                 clients = Clients(
                     served.url, [f"key-of-{name}" for name in KEYS], self.plan.seed, self._gate, pause_s=self._pause()
                 )
@@ -79,8 +85,21 @@ class Soak:
                 ends = await self._end(before)
             await self._compare(checker, everything=True)
         self._log.read()
+        clients.sent.started |= self._warmed
         findings = verdict.find(clients.sent, self._upstream, self._log, self._looks, ends, self._wrong)
         return self._report(clients, ends, findings)
+
+    async def _warm(self) -> Seen:
+        """The first requests start what stays: a shadow worker, threads. Then the process as it is at rest."""
+        session = Session(f"warm/{self.plan.seed}", chars=5_000)
+        async with Client(self._served.url, key=f"key-of-{KEYS[0]}") as client:
+            for number in range(4):
+                name = f"warm-{number}"
+                self._warmed[name] = "warm"
+                await client.send(session.step().body, name)
+        await self._until(self._all_checked, 120)
+        await asyncio.sleep(IDLE_S)
+        return look(self._served.pid)
 
     def _pause(self) -> float:
         """A session's mean pause: some twelve requests a second in all, which one worker can follow."""
@@ -93,9 +112,16 @@ class Soak:
         return config(
             self._upstream.engine.url,
             auth={"mode": "keys", "key_file": str(keys)},
-            server={"max_body_bytes": LARGEST_BODY, "keepalive_s": 5.0},
+            server={"max_body_bytes": LARGEST_BODY, "keepalive_s": KEEPALIVE_S},
             sessions={"ttl_s": ttl_s},
-            shadow={"rate": 1.0, "workers": 1, "queue_jobs": 4096, "queue_bytes": 1 << 29, "parity_rate": 0.02},
+            shadow={
+                "rate": 1.0,
+                "workers": 1,
+                "queue_jobs": 4096,
+                "queue_bytes": 1 << 29,
+                "parity_rate": 0.02,
+                "timeout_s": 300.0,  # of a worker that gets what a busy machine leaves
+            },
         )
 
     @contextlib.asynccontextmanager
@@ -113,27 +139,31 @@ class Soak:
             asyncio.create_task(self._reload_often()),
             asyncio.create_task(self._watch(checker)),
         ]
+        asyncio.get_running_loop().call_later(self.plan.seconds + 0.1, self._let_all_go)
         try:
             await clients.run(self.plan.sessions, self.plan.seconds)
         finally:
             self._over.set()
-            self._free.set()
             done = await asyncio.gather(*beside, return_exceptions=True)
         for failed in done:
             if isinstance(failed, BaseException):
                 raise failed
 
+    def _let_all_go(self) -> None:
+        """The time is over: whoever waits to begin a request sees that."""
+        for _ in range(self.plan.sessions):
+            self._permits.put_nowait(None)
+
     async def _gate(self) -> None:
-        await self._free.wait()
+        await self._permits.get()
 
     async def _watch(self, checker: Checker) -> None:
         number = 0
         while not self._over.is_set():
             self._log.read()
-            if self._log.behind > MOST_BEHIND:
-                self._free.clear()
-            else:
-                self._free.set()
+            if self._log.behind < MOST_BEHIND:
+                for _ in range(AT_ONCE - self._permits.qsize()):
+                    self._permits.put_nowait(None)
             if number % int(LOOK_S / 0.2) == 0:
                 self._looks.append(look(self._served.pid))
                 await self._compare(checker)
@@ -151,12 +181,16 @@ class Soak:
                 self._wrong += 1
 
     async def _kill_workers(self) -> None:
+        """One now and then, if there was a check since the last one: a job is tried on a few workers, no more."""
+        done = 0
         while not self._over.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._rng.uniform(0.5, 1.5) * self.plan.every_s):
                     await self._over.wait()
             workers = [pid for pid, line in children(self._served.pid).items() if WORKER in line]
-            if workers and not self._over.is_set():
+            checked = sum(self._log.checks.values())
+            if workers and checked > done and not self._over.is_set():
+                done = checked
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._rng.choice(workers), signal.SIGKILL)
                     self._killed += 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -19,7 +20,9 @@ from proxy.cli import app
 from proxy.config import Log
 from tests.conftest import ROOT
 from tests.support.proxy import staged
+from tests.support.wrong_tier import swapped, trial
 from toktier.errors import Unrenderable
+from toktier.quarantine import Quarantine
 from toktier.reasons import Bypass
 from tools import audit_sample
 
@@ -129,6 +132,39 @@ def test_a_log_that_the_process_itself_writes_and_rotates(tmp_path: Path) -> Non
         assert report["all"][key] == expected["all"][key]
 
 
+def written(events: list[dict[str, Any]]) -> bytes:
+    """Events of a running proxy as its log has them."""
+    return b"\n".join(logs.render(None, "", logs.plain(None, "", logs._stamp(None, "", dict(one)))) for one in events)
+
+
+async def test_a_mismatch_of_a_running_proxy_is_open_until_it_is_lifted(tmp_path: Path) -> None:
+    async with trial(tmp_path) as t:
+        t.tier.spoil = swapped
+        await t.ask("wrong", request_id="the-wrong-one")
+        told = await t.until("mismatch")
+        await t.until("quarantined")
+        found = written(t.proxy.events)
+        await asyncio.sleep(0.001)  # the stamps are made here: what follows is later
+        before = len(t.proxy.events)
+        Quarantine(tmp_path / "quarantine.json").lift()
+        await t.until("quarantine_lifted")
+        lifted = written(t.proxy.events[before:])
+    report = built("-", stdin=found)
+    assert report["exit_code"] == 1
+    assert (report["mismatches"]["total"], report["mismatches"]["unresolved"]) == (1, 1)
+    (latest,) = report["mismatches"]["latest"]
+    for key in ("request_id", "kind", "tokenizer_digest", "path", "tokens", "first_id", "text_digest", "piece_chars"):
+        assert latest[key] == told[key] is not None, key
+    (entry,) = report["quarantines"]["in_force"]
+    assert (entry["path"], entry["level"], entry["source"], entry["model"]) == ("init", "reference", "shadow", "m")
+    assert report["all"]["mismatches"]["by_source"] == {"shadow": 1}
+    assert report["all"]["mismatches"]["delay_us"]["max"] == told["delay_us"]
+    report = built("-", stdin=lifted + b"\n" + found)
+    assert (report["exit_code"], report["quarantines"]["in_force"]) == (0, [])
+    assert report["quarantines"]["lifted"][0]["by"] == "another process"
+    assert report["mismatches"]["latest"][0]["resolved"]
+
+
 async def test_the_lines_of_a_running_proxy(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         for number in range(4):
@@ -137,9 +173,8 @@ async def test_the_lines_of_a_running_proxy(tmp_path: Path) -> None:
         await stage.post({"model": "m", "messages": []})
         await stage.post({"model": "unknown", "messages": []})
         requests = await stage.proxy.logged(6)
-        events = [dict(event) for event in stage.proxy.events]
-    raw = [logs.render(None, "", logs.plain(None, "", logs._stamp(None, "", event))) for event in events]
-    report = built("-", stdin=b"\n".join(raw))
+        events = list(stage.proxy.events)
+    report = built("-", stdin=written(events))
     assert report["lines"]["counted"] == report["lines"]["read"] == len(events)
     tally = report["all"]
     assert tally["requests"] == 6

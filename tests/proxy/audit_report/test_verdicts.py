@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.audit_report import verdicts
 from proxy.audit_report.verdicts import Verdicts
+from tests.conftest import ROOT
 from tools.audit_sample import START_US, line
 
 KEYS = (("t1", "append"), ("t1", "edit"), ("t2", "append"))
@@ -144,3 +146,12 @@ def test_the_newest_details_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     latest = found.mismatches()["latest"]
     assert [one["first_id"] for one in latest] == [9, 7, 5]
     assert (latest[0]["versions"], latest[0]["certificate"]) == ({"a": "1"}, "c")
+
+
+def test_every_documented_field_of_a_mismatch_is_kept() -> None:
+    section = (ROOT / "docs" / "log-schema.md").read_text("utf-8").split("## `mismatch`", 1)[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    documented = {field for cell in rows for field in re.findall(r"`(\w+)`", cell)}
+    found = judged([("mismatch", 0, 0)])
+    (latest,) = found.mismatches()["latest"]
+    assert set(latest) - {"ts", "resolved"} == documented

@@ -51,7 +51,7 @@ def gone(pid: int) -> bool:
     return File(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -168,6 +168,24 @@ def test_neither_signals_for_the_whole_group_nor_errors_end_it(make: Make, subje
     assert reason is Drop.INTERNAL_ERROR
     assert detail.startswith("JSONDecodeError at "), "type and place; a message may quote text"
     assert "secret" not in detail
+
+
+FAST_PATH = (
+    *("tier", "sessions", "rope", "chunks", "certificate", "folding", "quarantine", "tokenizer"),
+    "engines.fastokens",
+)
+
+
+def test_the_worker_has_none_of_the_fast_paths_code() -> None:
+    """A fault there cannot be repeated here."""
+    told = "import sys, toktier.shadow.worker, toktier.shadow.check; print(*sys.modules)"
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", told], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+    )
+    modules = set(asked.stdout.decode().split())
+    assert "toktier.engines.reference" in modules
+    assert modules.isdisjoint(f"toktier.{name}" for name in FAST_PATH)
+    assert "fastokens" not in modules
 
 
 PARENT = """

@@ -1,0 +1,92 @@
+"""Command line of the differential checks: see `tools.folding`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from toktier.errors import UnusableFile
+from tools.bench.progress import progress_bar
+from tools.folding.corpus import corpus
+from tools.folding.differential import Report, run
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    sys.exit(campaign(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.folding", description="Render random sessions incrementally and in full; compare."
+    )
+    parser.add_argument("--checks", type=int, required=True, help="renders to compare, shared out over the templates")
+    parser.add_argument("--seed", type=int, default=1, help="of the first session")
+    parser.add_argument("--json", type=Path, required=True, help="file for the report")
+    parser.add_argument("--templates", type=Path, nargs="*", default=[], help="folders to search for *.jinja as well")
+    parser.add_argument("--only", default="", help="templates whose name has this in it")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of processor time; the rest is left out")
+    return parser
+
+
+def campaign(arguments: argparse.Namespace) -> int:
+    """0 if nothing differed, else 1."""
+    sources = {name: source for name, source in corpus(arguments.templates).items() if arguments.only in name}
+    if not sources:
+        print("no template was found", file=sys.stderr)
+        return 1
+    reports: list[Report] = []
+    left_out: dict[str, str] = {}
+    started = time.process_time()
+    with progress_bar() as progress:
+        task = progress.add_task("folding", total=len(sources))
+        for number, (name, source) in enumerate(sources.items()):
+            progress.update(task, description=f"folding: {name}")
+            share = -(-arguments.checks // len(sources))
+            used = time.process_time() - started
+            deadline = time.process_time() + (arguments.seconds - used) / (len(sources) - number)
+            try:
+                reports.append(run(name, source, share, arguments.seed, deadline))
+            except (ValueError, UnusableFile) as reason:
+                left_out[name] = str(reason)
+            progress.advance(task)
+    told = _told(reports, left_out, arguments.seed)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    print(summary(reports, left_out))
+    return int(any(report.mismatches for report in reports))
+
+
+def _told(reports: list[Report], left_out: dict[str, str], seed: int) -> dict[str, object]:
+    """What goes into the file: totals, and one entry a template."""
+    totals = {
+        name: sum(getattr(report, name) for report in reports)
+        for name in ("checks", "outputs", "exceptions", "mismatches", "iterations", "messages")
+    }
+    return {"seed": seed, "totals": totals, "templates": [asdict(one) for one in reports], "left_out": left_out}
+
+
+def summary(reports: list[Report], left_out: dict[str, str]) -> str:
+    """For people: the totals, and every template that fell back or differed."""
+    checks, wrong = (sum(getattr(one, name) for one in reports) for name in ("checks", "mismatches"))
+    errors = sum(one.exceptions for one in reports)
+    fell = sum(sum(one.fallbacks.values()) for one in reports)
+    lines = [
+        f"{len(reports)} templates, {checks:,} checks ({checks - errors:,} texts, {errors:,} exceptions): "
+        f"{wrong} mismatches, {fell:,} rendered in full"
+    ]
+    for one in reports:
+        if one.fallbacks:
+            lines.append(f"  {one.template}: in full {dict(one.fallbacks)}")
+        if one.mismatches:
+            lines.append(f"  {one.template}: {one.mismatches} MISMATCHES, the first: {one.example}")
+    lines += [f"  {name}: left out ({reason})" for name, reason in left_out.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
