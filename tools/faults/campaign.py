@@ -158,7 +158,7 @@ async def _watch(proxy: Served, room: asyncio.Event, most: int) -> None:
     """Holds the load back while more than ``most`` checks wait, until a quarter of that does."""
     try:
         while True:
-            waiting = await _waiting(proxy)
+            waiting, _ = await _counts(proxy)
             if waiting > most:
                 room.clear()
             elif waiting <= most // 4:
@@ -166,11 +166,6 @@ async def _watch(proxy: Served, room: asyncio.Event, most: int) -> None:
             await asyncio.sleep(LOOK_S if most == MOST_BEHIND else LOOK_S / 10)
     finally:
         room.set()  # whatever went wrong here, the load goes on and meets it
-
-
-async def _waiting(proxy: Served) -> int:
-    """Checks that wait."""
-    return (await _counts(proxy))[0]
 
 
 async def _counts(proxy: Served) -> tuple[int, int]:

@@ -75,10 +75,8 @@ class Injector:
         if not chosen or spared or early:
             return prepared
         for kind in kinds:
-            changes: dict[str, Any] = {}
-            if kind is Kind.WRONG_TEMPLATE:
-                changes, other = tier.otherwise(body)
-            wrong = tier.faults.make(kind, prepared.ids, rng, earlier=earlier, other=other)
+            changes, in_place = tier.otherwise(body) if kind is Kind.WRONG_TEMPLATE else ({}, other)
+            wrong = tier.faults.make(kind, prepared.ids, rng, earlier=earlier, other=in_place)
             if wrong is not None:
                 wrong.flags.writeable = False
                 sizes = len(prepared.ids), len(wrong)
