@@ -1,6 +1,7 @@
 """Benchmarks. ``python -m tools.bench SUITE --json FILE``, where SUITE is one of:
 
 - ``repair``: appends to kept sessions beside full encodes;
+- ``render``: chat templates in full and incrementally;
 - ``full``: full encodes of fresh text and of worst cases, on 1 and 2 cores;
 - ``cuts``: distances between certified cuts, by kind of text;
 - ``derive``: the time that a certificate takes.

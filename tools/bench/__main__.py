@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import campaigns, cuts, derive, full, lag, records, repair
+from tools.bench import campaigns, cuts, derive, full, lag, records, render, repair
 
 CACHE = Path("var") / "bench-cache"
 
@@ -29,6 +29,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command = suite("repair", _repair, "library account: append to kept sessions beside full encodes")
     command.add_argument("--sizes", type=int, nargs="+", default=list(repair.SIZES), help="session sizes in characters")
+
+    command = suite("render", _render, "render account: templates in full and incrementally")
+    command.add_argument("--templates", nargs="+", default=[render.SHIPPED], help="names, as tools.folding finds them")
+    command.add_argument("--rounds", type=int, default=25, help="appends of each case")
 
     command = suite("full", _full, "library account: full encodes of fresh text and of worst cases, on 1 and 2 cores")
     _tokenizers(command)
@@ -78,6 +82,13 @@ def _repair(arguments: argparse.Namespace) -> int:
     records.write(arguments.json, rows)
     print(records.table(rows))
     return 0
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    rows = render.run(arguments.templates, arguments.rounds)
+    records.write(arguments.json, rows)
+    print(render.table(rows))
+    return _beyond(render.over_limit(rows))
 
 
 def _full(arguments: argparse.Namespace) -> int:

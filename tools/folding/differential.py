@@ -127,7 +127,9 @@ def outcome(render: Callable[[], str]) -> Outcome:
     try:
         return "ok", render()
     except Unrenderable as error:
-        return type(error).__name__, f"{error} {getattr(error, 'template_message', '')}"
+        text = f"{error} {getattr(error, 'template_message', '')}"
+        # What Python says of the stack's end depends on where it was met.
+        return type(error).__name__, text.partition("maximum recursion depth exceeded")[0]
 
 
 def _misreported(rendered: Rendered, before: list[str]) -> str:
