@@ -141,7 +141,7 @@ class ParitySampling:
         trusts = model.trusts
         try:
             status, reply = await model.upstream.ask("POST", "/tokenize", question.body, TIMEOUT_S)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RuntimeError):  # the last: closed by a reload
             raise _Skipped(Skip.NO_ANSWER) from None
         if status in (401, 403, 404, 405, 501):
             self._resting[model.upstream.name] = time.monotonic() + REST_S

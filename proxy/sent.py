@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 
 from toktier.ids import Ids
 from toktier.reasons import FullEncode, Path
@@ -46,7 +46,7 @@ class Room:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.used = 0
-        self._lock = Lock()
+        self._lock = RLock()  # `Content.__del__` may run anywhere, in `keep` too
 
     def keep(self, body: bytes, text: str, ids: Ids) -> Content | None:
         """The content, if there is room for it."""

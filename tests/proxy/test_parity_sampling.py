@@ -191,7 +191,8 @@ async def test_one_at_a_time() -> None:
         (200, b"<html>", "no_answer"),
         (200, aiohttp.ClientError("CANARY"), "no_answer"),
         (200, TimeoutError(), "no_answer"),
-        (200, RuntimeError("CANARY"), "internal_error"),
+        (200, RuntimeError("Session is closed"), "no_answer"),
+        (200, ZeroDivisionError("CANARY"), "internal_error"),
         (404, b"{}", "no_route"),
     ],
 )
