@@ -52,7 +52,7 @@ def test_the_document_names_no_reason_that_the_code_lacks() -> None:
 
 
 def test_every_relative_link_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
     links = [
         (page, link)
         for page in pages

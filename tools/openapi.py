@@ -13,6 +13,7 @@ from typing import Any
 from proxy.api.chat import HINTS
 from proxy.changes import CLIENT_ID_PATHS
 from proxy.error_codes import CODES, Where
+from proxy.errors import INVALID_REQUEST, OVERLOADED, UPSTREAM_ERROR
 from proxy.routes import ROUTES, Kind, Route
 
 FILE = "docs/openapi.json"
@@ -157,6 +158,7 @@ def _schemas() -> dict[str, Any]:
         "prompt_cache_key": {"description": "A session hint"},
     }
     reason = {"type": "string"}
+    kinds = [INVALID_REQUEST, OVERLOADED, UPSTREAM_ERROR, "server_error", "internal_error"]
     entry = {
         "type": "object",
         "required": ["state", "upstream"],
@@ -177,7 +179,7 @@ def _schemas() -> dict[str, Any]:
                     "additionalProperties": False,
                     "properties": {
                         "message": {"type": "string"},
-                        "type": {"enum": ["invalid_request_error", "server_error", "internal_error", "upstream_error"]},
+                        "type": {"enum": kinds},
                         "param": {"type": ["string", "null"]},
                         "code": {"enum": list(CODES)},
                     },
@@ -187,12 +189,13 @@ def _schemas() -> dict[str, Any]:
         "Health": {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}},
         "Ready": {
             "type": "object",
-            "required": ["status", "degraded", "reasons", "models"],
+            "required": ["status", "degraded", "reasons", "models", "quarantine"],
             "properties": {
                 "status": {"enum": ["ready", "degraded", "unavailable"]},
                 "degraded": {"type": "boolean"},
                 "reasons": {"type": "array", "items": reason},
                 "models": {"type": "object", "additionalProperties": entry},
+                "quarantine": {"type": "array", "items": {"type": "object"}},
             },
         },
     }

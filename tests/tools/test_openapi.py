@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from proxy.error_codes import CODES, Where
 from proxy.routes import ROUTES
 from tests.conftest import ROOT
+from tests.support.proxy import Stage, staged
 from tools import openapi
 
 METHODS = {"get", "head", "post", "delete"}
@@ -91,6 +94,31 @@ def test_every_code_that_is_raised_is_described_and_no_other() -> None:
         assert CODES[code].status == status, place
     from_aiohttp = {"bad_request"}
     assert {code for _, _, code in literal} | from_aiohttp == set(CODES)
+
+
+async def test_replies_are_as_described(tmp_path: Path, document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    described = schemas["Error"]["properties"]["error"]["properties"]
+    async with staged(tmp_path) as stage:
+        _, ready = await read(stage, "GET", "/ready")
+        assert set(ready) == set(schemas["Ready"]["required"]) == set(schemas["Ready"]["properties"])
+        assert ready["status"] in schemas["Ready"]["properties"]["status"]["enum"]
+        tried = [("GET", "/nowhere"), ("PUT", "/health"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models/none")]
+        for method, path in tried:
+            status, body = await read(stage, method, path)
+            error = body["error"]
+            assert set(error) == set(described)
+            assert error["type"] in described["type"]["enum"]
+            assert error["code"] in described["code"]["enum"]
+            assert CODES[error["code"]].status == status
+    sources = [ROOT / "proxy" / "errors.py", *(ROOT / "proxy" / "api").glob("*.py")]
+    kinds = re.findall(r'kind="(\w+)"', "".join(path.read_text() for path in sources))
+    assert set(kinds) <= set(described["type"]["enum"])
+
+
+async def read(stage: Stage, method: str, path: str) -> tuple[int, Any]:
+    async with stage.client.request(method, stage.proxy.url + path) as reply:
+        return reply.status, await reply.json()
 
 
 def test_a_code_stands_where_it_can_occur(document: dict[str, Any]) -> None:

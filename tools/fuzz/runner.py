@@ -25,7 +25,7 @@ from tools.traffic.process import Served, config
 
 AT_ONCE = 48
 READ_TIMEOUT_S = 2.0
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SETTLE_S = 30.0
 MORE_MEMORY = 200 << 20
 """Bytes that the proxy may hold more at the end than after a tenth: sessions, and what the allocator keeps."""
@@ -62,6 +62,8 @@ def settings(engine: Engine, port: int = 0) -> dict[str, Any]:
     return config(
         engine.url,
         server={"port": port, "read_timeout_s": READ_TIMEOUT_S, "max_body_bytes": 4 << 20},
+        # The engine is this process, which may be kept from running for long where the machine is not its own.
+        upstreams={"e": {"connect_timeout_s": 60.0}},
         limits={"header_timeout_s": READ_TIMEOUT_S},
         auth={"mode": "passthrough"},
         sessions={"budget_bytes": _BUDGET},
