@@ -25,7 +25,7 @@ OF_QUARANTINE = 600
 """Requests of each run that shows what quarantine does, unless fewer are asked for in all."""
 OF_QUARANTINE_RATE = 0.05
 OF_QUARANTINE_SESSIONS = 20
-BUG_SESSIONS, BUG_REQUESTS = 6, 5
+BUG_SESSIONS, BUG_REQUESTS = 6, 4
 
 
 def share(text: str) -> float:

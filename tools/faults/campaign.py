@@ -27,13 +27,14 @@ LIFETIME = 40
 """Requests after which a session starts over as a new conversation."""
 QUEUE_JOBS = 2_000
 QUEUE_BYTES = 256 << 20
+TIMEOUT_S = 600
+"""Of a check: workers have the lowest priority, and a busy machine lets them wait."""
 MOST_BEHIND = 200
 """Checks that may wait. Beyond that the load does, so that sampling at 100 % drops nothing."""
 LOOK_S = 0.1
 IDLE_S = 300.0
 """Longest wait for the last verdicts."""
 QUIET_S = 2.0
-
 
 _ENDED = re.compile(r"^toktier_shadow_(?:checks|dropped)_total\{.*\} (\S+)$", re.MULTILINE)
 _WAITING = re.compile(r"^toktier_shadow_waiting (\S+)$", re.MULTILINE)
@@ -124,6 +125,7 @@ def shadow(sample: float, on_mismatch: str) -> dict[str, Any]:
         "on_mismatch": on_mismatch,
         "queue_jobs": QUEUE_JOBS,
         "queue_bytes": QUEUE_BYTES,
+        "timeout_s": TIMEOUT_S,
     }
 
 

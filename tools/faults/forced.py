@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from proxy.probe import PROBE_TENANT
 from toktier import files
 from toktier.ids import Ids
 from toktier.tier import ModelTier, Prepared
+from tools.faults import fresh
 
 ENGINES = ("kept", "fresh")
 Encode = Callable[[str], Ids]
@@ -69,20 +71,14 @@ def _kept(source: str) -> Encode:
 
 
 class _Fresh:
-    """A process for each text: ``python -m tools.faults.forced SOURCE``, the text in, the IDs out."""
+    """A process for each text (`tools.faults.fresh`)."""
 
     def __init__(self, source: str) -> None:
-        self._command = [sys.executable, "-m", "tools.faults.forced", source]
+        self._file = tempfile.NamedTemporaryFile(suffix=".json")  # noqa: SIM115 - it lives as long as this
+        self._file.write(files.read(source).tokenizer)
+        self._file.flush()
+        self._command = [sys.executable, fresh.__file__, self._file.name]
 
     def __call__(self, text: str) -> Ids:
         done = subprocess.run(self._command, input=text.encode(), stdout=subprocess.PIPE, check=True)
-        return np.frombuffer(done.stdout, "<u4").astype(np.uint32)
-
-
-def main() -> None:
-    ids = _kept(sys.argv[1])(sys.stdin.buffer.read().decode())
-    sys.stdout.buffer.write(ids.astype("<u4").tobytes())
-
-
-if __name__ == "__main__":
-    main()
+        return np.frombuffer(done.stdout, np.uint32).copy()

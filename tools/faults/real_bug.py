@@ -99,7 +99,12 @@ async def replay(engine: str, python: str, bodies: Sequence[dict[str, Any]]) -> 
         plan.Plan(noted, engine=engine).write(todo)
         upstream = Engine(reference_ids(chat_template=template))
         async with upstream:
-            tree = config(upstream.url, shadow=shadow(1.0, "report"), model={"chat_template": str(template)})
+            tree = config(
+                upstream.url,
+                shadow=shadow(1.0, "report"),
+                model={"chat_template": str(template)},
+                server={"inline_below_bytes": 0},  # an engine that takes seconds may not do so on the event loop
+            )
             command = (python, "-m", COMMAND, str(todo))
             async with Served(tree, command=command, folder=folder / "proxy") as proxy, Client(proxy.url) as client:
                 for number, body in enumerate(bodies):
