@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from tests.support.folding import TALK, assistant, calls, tool, user
-from tests.support.folding_case import GROW, NS, SCALARS, TOOLS, Case, loop
+from tests.support.folding_case import COUNTS, GROW, NS, SCALARS, TOOLS, Case, loop
 from toktier.folding import Fallback, Unfolds
+
+_NAMES = (
+    "{% for x in messages %}{% for c in x.tool_calls or [] %}{% if c.id == m.tool_call_id %}{{ c.function.name }}"
+    "{% endif %}{% endfor %}{% endfor %}"
+)
 
 CASES = [
     # equality
@@ -242,13 +247,58 @@ CASES = [
         [(TALK, {"t": t}) for t in ([1, 2], "ab", {"a": 1}, [1, 2, 3], None, 3, [])],
     ),
     Case("undefined", "{% for m in t %}{{ m }}{% endfor %}{{ messages|length }}", GROW),
+    # look-ups
     Case(
         "calls by their ID",
-        loop(
-            "{% if m.tool_call_id %}{% for x in messages %}{% for c in x.tool_calls or [] %}"
-            "{% if c.id == m.tool_call_id %}{{ c.function.name }}{% endif %}{% endfor %}{% endfor %}"
-            "{% endif %};"
-        ),
+        loop(f"{{% if m.tool_call_id %}}{_NAMES}{{% endif %}};"),
         [TOOLS[:3], TOOLS, [*TOOLS, user("b")], [*TOOLS, assistant("", tool_calls=calls("1"))]],
+        iterations=2,
+    ),
+    Case(
+        "other calls",
+        loop(f"{{% if m.tool_call_id %}}{_NAMES}{{% endif %}};"),
+        [TOOLS, [*TOOLS, assistant("", tool_calls=calls("3", "4"))], [*TOOLS, assistant("", tool_calls=calls("3"))]],
+        iterations=1,
+    ),
+    Case(
+        "calls that change their ID",
+        loop(f"{{% if m.tool_call_id %}}{_NAMES}{{% endif %}};"),
+        [TOOLS, [TOOLS[0], assistant("", tool_calls=calls("2", "1", "1")), *TOOLS[2:]], TOOLS[:2], TOOLS, TOOLS[1:]],
+    ),
+    Case(
+        "keys that are not strings",
+        loop(f"{{% if m.role == 'tool' %}}{_NAMES}{{% endif %}};"),
+        [
+            [
+                assistant("", tool_calls=[{"id": x, "function": {"name": "f"}} for x in (1, None, "1", True)]),
+                tool("x", **key),
+            ]
+            for key in ({}, {"tool_call_id": 1}, {"tool_call_id": None}, {"tool_call_id": "1"}, {"tool_call_id": 1.0})
+        ],
+    ),
+    Case(
+        "by a macro",
+        "{% macro name(l, key) %}{% for x in l %}{% if x.role == 'assistant' and x.tool_calls %}"
+        ""
+        "{% for c in x.tool_calls %}{% if c.id == key %}{{ c.function.name }}{% endif %}"
+        "{% endfor %}{% endif %}{% endfor %}{% endmacro %}"
+        + loop("{% if m.tool_call_id %}{{ name(messages, m.tool_call_id) }}{% endif %};"),
+        [TOOLS[:3], TOOLS, [*TOOLS, user("b")], [*TOOLS, assistant("", tool_calls=calls("5"))]],
+        iterations=1,
+    ),
+    Case(
+        "an item that raises",
+        loop("{% for x in messages %}{% if x.a.b == m.tool_call_id %}!{% endif %}{% endfor %};"),
+        [[tool("x", a={"b": "1"}, tool_call_id="1")], [tool("x", a={"b": "1"}, tool_call_id="1"), user("b")]],
+    ),
+    Case(
+        "a counter beside it",
+        NS + loop("{% for x in messages %}{% if x.role == m.role %}{{ ns.x }}{% endif %}" + COUNTS + "{% endfor %};"),
+        GROW,
+    ),
+    Case(
+        "the loop's number beside it",
+        loop("{% for x in messages %}{% if x.role == m.role %}{{ loop.index }}{% endif %}{% endfor %};"),
+        GROW,
     ),
 ]

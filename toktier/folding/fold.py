@@ -19,6 +19,7 @@ What is carried must be small and plain: everything that is kept is kept for eac
 
 from __future__ import annotations
 
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -27,7 +28,7 @@ from jinja2.utils import Namespace
 
 from toktier.folding.plan import LoopPlan
 from toktier.folding.reasons import Fallback
-from toktier.folding.records import Lists, Record, equal_states
+from toktier.folding.records import NOTHING, Lists, Record, equal_states
 from toktier.folding.sites import Read
 from toktier.folding.strict import plain
 from toktier.folding.tracker import Tracker, Untold
@@ -53,7 +54,12 @@ class Runner:
         self._pure = pure
 
     def run(
-        self, plan: LoopPlan, body: Macro, evaluated: tuple[Any, ...], spaces: tuple[Any, ...]
+        self,
+        plan: LoopPlan,
+        body: Macro,
+        evaluated: tuple[Any, ...],
+        spaces: tuple[Any, ...],
+        collectors: tuple[Macro, ...],
     ) -> tuple[Record, bool]:
         """The record of the loop, brought up to date, and whether it ran backwards. Leaves the namespaces as the loop
         would."""
@@ -71,7 +77,12 @@ class Runner:
             record = Record(plan, keys)
         slots, values, outer = self._sites(plan, record, items, evaluated)
         walk = _Walk(self, plan, record, body, items, backwards, cells)
+        self.tracker.lookups = record.lookups
+        self.tracker.collectors = dict(zip(plan.lookups, collectors, strict=True))
         touched = record.touched(plan, slots, values, outer, self._lists, self._pure) if known else None
+        looked_up = self._looked_up(record, slots)
+        if touched is not None and looked_up:
+            touched = sorted(looked_up.union(touched))
         self.tracker.open(plan, items, slots, values, backwards)
         walk.run(touched)
         record.items, record.slots, record.outer, record.values = items, slots, outer, self.tracker.values
@@ -102,6 +113,22 @@ class Runner:
         for old, new in zip(record.slots, slots, strict=True):
             self._admit_list(old, new)
         return slots, values, outer
+
+    def _looked_up(self, record: Record, slots: list[Any]) -> set[int]:
+        """Brings the indexes up to date; the places whose look-ups may have another outcome."""
+        lookups, places = record.lookups, set[int]()
+        for (number, slot), index in list(lookups.indexes.items()):
+            new = slots[slot]
+            if type(new) is not list:
+                places |= lookups.all_users((number, slot))
+                del lookups.indexes[number, slot]
+                continue
+            region = self._lists.region(index.items, new)
+            if region != NOTHING:
+                changed = index.update(new, region, partial(self.tracker.collect, number))
+                places |= lookups.users((number, slot), changed)
+        size = len(slots[0])
+        return {place for place in places if place < size}
 
     def _admit_list(self, old: Any, new: Any) -> None:
         """Positions of a list are noted one by one, so what is new in it must be plain by itself."""
@@ -239,6 +266,7 @@ class _Walk:
             else:
                 cell[name] = value
         record.put(place, text)
+        record.lookups.put(place, tracker.made)
         record.mask[place] = tracker.mask
         for slot, (low, high) in enumerate(zip(tracker.low, tracker.high, strict=True)):
             record.low[slot, place] = low

@@ -56,6 +56,7 @@ class LoopPlan:
     """That the body may write."""
     read: frozenset[tuple[str, str]]
     """Those of them that it may read."""
+    lookups: tuple[int, ...]
     backwards: bool
     ranged: bool
     breaks: bool
@@ -112,6 +113,10 @@ class _Folder:
         self._tree.body = self._statements(self._tree.body)
         if not self._loops:
             raise NotFolded(Unfolds.NO_LOOP)
+        for number, found in enumerate(self._sites.lookups):
+            target = nodes.Name(found.target, "param")
+            collector = nodes.Macro(self._collector(number), [target], [], found.collector)
+            self._tree.body.insert(0, collector.set_lineno(1))
         return Program(self._tree, tuple(self._loops), tuple(self._kept))
 
     def _macro(self, name: str, macros: list[nodes.Macro], carried: frozenset[tuple[str, str]]) -> Part | NotThisLoop:
@@ -127,11 +132,7 @@ class _Folder:
             except NotThisLoop as reason:
                 return reason
             made.append(new)
-            part = rewriter.part
-            whole.sites |= part.sites
-            whole.writes |= part.writes
-            whole.reads |= part.reads
-            whole.calls |= part.calls
+            whole.add(rewriter.part)
         for macro, new in zip(macros, made, strict=True):
             macro.body, macro.defaults = new.body, new.defaults
         return whole
@@ -214,7 +215,8 @@ class _Folder:
         return writes, seen
 
     def _with_macros(self, part: Part) -> Part:
-        whole = Part(set(part.sites), set(part.writes), set(part.reads), set(part.calls))
+        whole = Part()
+        whole.add(part)
         todo = set(part.calls)
         seen: set[str] = set()
         while todo:
@@ -225,9 +227,7 @@ class _Folder:
             reached = self._parts[name]
             if isinstance(reached, NotThisLoop):
                 raise NotThisLoop(reached.reason, f"in macro {name}: {reached.detail}")
-            whole.sites |= reached.sites
-            whole.writes |= reached.writes
-            whole.reads |= reached.reads
+            whole.add(reached)
             todo |= reached.calls
         return whole
 
@@ -255,10 +255,14 @@ class _Folder:
             namespaces=tuple(sorted({name for name, _ in attributes})),
             attributes=attributes,
             read=frozenset(part.reads & part.writes),
+            lookups=tuple(sorted(part.lookups)),
             backwards=backwards,
             ranged=ranged,
             breaks=breaks,
         )
+
+    def _collector(self, number: int) -> str:
+        return f"{self._prefix}_keys_{number}"
 
     def _emitted(self, node: nodes.For, plan: LoopPlan, iterable: nodes.Node) -> list[nodes.Node]:
         assert isinstance(node.target, nodes.Name)
@@ -270,7 +274,8 @@ class _Folder:
         macro = nodes.Macro(name, [nodes.Name(node.target.name, "param")], [], body)
         sites = nodes.Tuple([_evaluated(plan, place) for place in range(len(plan.sites))], "load")
         spaces = nodes.Tuple([nodes.Name(one, "load") for one in plan.namespaces], "load")
-        call = noted(nodes.Name(name, "load"), "fold", plan.number, sites, spaces)
+        collectors = nodes.Tuple([nodes.Name(self._collector(one), "load") for one in plan.lookups], "load")
+        call = noted(nodes.Name(name, "load"), "fold", plan.number, sites, spaces, collectors)
         out: list[nodes.Node] = [
             nodes.Output([noted(iterable, "take", plan.number)]),
             nodes.Scope([macro, nodes.Output([call])]),

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from toktier.folding.indexes import Lookups
 from toktier.folding.plan import LoopPlan
 from toktier.folding.sites import Read
 from toktier.folding.strict import common_suffix, first_difference, same
@@ -68,6 +69,7 @@ class Record:
         "initial",
         "items",
         "keys",
+        "lookups",
         "low",
         "mask",
         "outer",
@@ -90,6 +92,7 @@ class Record:
         self.values: dict[int, Any] = {}
         self.outer: dict[int, Any] = {}
         self.slots: list[Any] = [self.items] + [None] * len(plan.slots)
+        self.lookups = Lookups()
         self.broke: int | None = None
         self.chars = 0
         self.first_changed = 0
@@ -127,6 +130,7 @@ class Record:
         self.mask[low:high] = 0
         self.low[:, low:high] = FAR + 1
         self.high[:, low:high] = UNREAD
+        self.lookups.forget(low, high)
         for writers, written in zip(self.writers, self.written, strict=True):
             start, end = bisect_left(writers, low), bisect_left(writers, high)
             for place in writers[start:end]:

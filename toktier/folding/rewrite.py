@@ -31,6 +31,7 @@ from toktier.folding.allowed import EXPRESSIONS, FILTERS, NAMING, PARTS, SPECIAL
 from toktier.folding.notes import ANY_LIST, Lists, NotThisLoop, noted
 from toktier.folding.outside import Outside
 from toktier.folding.reasons import Kept
+from toktier.folding.scans import lookup
 from toktier.folding.sites import Part, Read, Sites
 from toktier.folding.syntax import (
     attribute_of,
@@ -144,12 +145,23 @@ class Rewriter:
         rest = [*([node.test] if node.test is not None else []), *node.else_]
         if self._outside.own and "loop" not in bound and any(x.name == "loop" for x in everywhere(rest, nodes.Name)):
             raise NotThisLoop(Kept.LOOP_OBJECT, f"line {node.lineno}")
-        node.iter = self._iterated(node.iter, bound)
+        node.iter = self._looked_up(node, bound) or self._iterated(node.iter, bound)
         inside = bound | stored([node.target]) | {"loop"}
         if node.test is not None:
             node.test = self._expr(node.test, bound | stored([node.target]))
         self._body(node.body, inside)
         self._body(node.else_, bound)
+
+    def _looked_up(self, node: nodes.For, bound: frozenset[str]) -> nodes.Expr | None:
+        """The iterable of a nested loop that searches a list for a key."""
+        site = self._list(node.iter, bound)
+        found = None if site is None else lookup(node)
+        if found is None:
+            return None
+        number = len(self._sites.lookups)
+        self._sites.lookups.append(found)
+        self.part.lookups.add(number)
+        return noted(node.iter, "look_up", site, number, self._expr(copy.deepcopy(found.key), bound))
 
     def _iterated(self, node: nodes.Node, bound: frozenset[str]) -> nodes.Expr:
         """The iterable of a nested loop: lists are read as far as the loop gets."""

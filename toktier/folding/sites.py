@@ -18,6 +18,8 @@ from enum import Enum
 
 from jinja2 import nodes
 
+from toktier.folding.scans import Lookup
+
 
 class Read(Enum):
     VALUE = "value"
@@ -41,6 +43,7 @@ class Site:
 class Sites:
     def __init__(self) -> None:
         self.all: list[Site] = []
+        self.lookups: list[Lookup] = []
         self._known: dict[tuple[str, Read, int], int] = {}
 
     def add(self, read: Read, node: nodes.Expr, offset: int = 0, attribute: tuple[str, str] | None = None) -> int:
@@ -63,3 +66,13 @@ class Part:
     reads: set[tuple[str, str]] = field(default_factory=set)
     """Attributes of namespaces that are read and may be written by the loop."""
     calls: set[str] = field(default_factory=set)
+    lookups: set[int] = field(default_factory=set)
+    """Numbers of `Sites.lookups`."""
+
+    def add(self, other: Part) -> None:
+        """What ``other`` does is done as well."""
+        self.sites |= other.sites
+        self.writes |= other.writes
+        self.reads |= other.reads
+        self.calls |= other.calls
+        self.lookups |= other.lookups

@@ -135,8 +135,8 @@ def _wants(context: Context, loop: int, place: int) -> bool:
 
 
 @jinja2.pass_context
-def _fold(context: Context, body: Macro, loop: int, sites: tuple[Any, ...], spaces: tuple[Any, ...]) -> FoldedText:
-    return context.parent[_RUNNER].fold(loop, body, sites, spaces)  # type: ignore[no-any-return]
+def _fold(context: Context, body: Macro, loop: int, *given: tuple[Any, ...]) -> FoldedText:
+    return context.parent[_RUNNER].fold(loop, body, *given)  # type: ignore[no-any-return]
 
 
 class _Render(Runner):
@@ -150,9 +150,11 @@ class _Render(Runner):
         record = self.records.get(loop)
         return record is not None and self._plans[loop].sites[place].number in record.values
 
-    def fold(self, loop: int, body: Macro, sites: tuple[Any, ...], spaces: tuple[Any, ...]) -> FoldedText:
+    def fold(
+        self, loop: int, body: Macro, sites: tuple[Any, ...], spaces: tuple[Any, ...], collectors: tuple[Macro, ...]
+    ) -> FoldedText:
         text = FoldedText()
-        text.record, text.backwards = self.run(self._plans[loop], body, sites, spaces)
+        text.record, text.backwards = self.run(self._plans[loop], body, sites, spaces, collectors)
         return text
 
 

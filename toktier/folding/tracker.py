@@ -18,12 +18,14 @@ A list that changed in ``[a, b)`` (up to `FAR` if its length did) can only make 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from jinja2.runtime import Context, Undefined
+from jinja2.runtime import Context, Macro, Undefined
 from jinja2.sandbox import MAX_RANGE, safe_range
 
+from toktier.folding.indexes import Index, Lookups, Scan
 from toktier.folding.notes import ANY_LIST
 from toktier.folding.reasons import Fallback
 from toktier.folding.strict import ATOMS, is_function, plain
@@ -54,10 +56,14 @@ class Tracker:
     __slots__ = (
         "backwards",
         "broke",
+        "collected",
+        "collectors",
         "getitem",
         "high",
         "items",
+        "lookups",
         "low",
+        "made",
         "mask",
         "place",
         "plan",
@@ -71,6 +77,9 @@ class Tracker:
 
     def __init__(self, env: jinja2.Environment) -> None:
         self.getitem = env.getitem
+        self.collected: list[str] = []
+        self.collectors: dict[int, Macro] = {}
+        self.lookups = Lookups()
         self.undefined = env.undefined
         self.plan: LoopPlan | None = None
         self.taken: dict[int, Any] = {}
@@ -98,6 +107,7 @@ class Tracker:
         """Before an iteration."""
         self.place = place
         self.mask = 0
+        self.made: list[tuple[Scan, str]] = []
         self.low = [FAR + 1] * len(self.slots)
         self.high = [UNREAD] * len(self.slots)
 
@@ -116,6 +126,16 @@ class Tracker:
         if not known and not is_function(value) and not plain(value):
             raise Untold(Fallback.STATEFUL, kind.__name__)
         self.values[number] = value
+
+    def collect(self, number: int, item: Any) -> list[str]:
+        """The strings that look-up ``number`` compares of an item."""
+        plan, self.plan = self.plan, None  # the collector reads the item only
+        self.collected = []
+        try:
+            self.collectors[number]._func(item)
+        finally:
+            self.plan = plan
+        return self.collected
 
     def is_vouched(self, value: Any) -> bool:
         return self.vouched.get(id(value), _MISSING) is value
@@ -196,6 +216,30 @@ def _iterate(context: Context, value: Any, number: int) -> Any:
         if slot >= 0:
             return _walk(tracker, slot, value, range(len(value)), FAR)
     return value
+
+
+def _look_up(context: Context, value: Any, number: int, scan: int, key: Any) -> Any:
+    """The items in which the loop's body finds the key, in order."""
+    tracker = _tracker(context)
+    if tracker.plan is None:
+        return value
+    slot = tracker.list_slot(number, value)
+    if slot < 0 or type(key) is not str:
+        return _iterate(context, value, number)
+    one = (scan, slot)
+    index = tracker.lookups.indexes.get(one)
+    if index is None:
+        index = tracker.lookups.indexes[one] = Index()
+        index.update(value, (0, FAR), partial(tracker.collect, scan))
+    tracker.made.append((one, key))
+    return [value[place] for place in index.places(key)]
+
+
+def _collect(context: Context, value: Any) -> None:
+    if type(value) is str:
+        _tracker(context).collected.append(value)
+    elif not plain(value):
+        raise Untold(Fallback.STATEFUL, type(value).__name__)
 
 
 def _iterate_slice(context: Context, value: Any, number: int, start: Any, stop: Any, step: Any) -> Any:
@@ -353,6 +397,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         _item,
         _slice,
         _iterate,
+        _look_up,
+        _collect,
         _iterate_slice,
         _iterate_range,
         _length,

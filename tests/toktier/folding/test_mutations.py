@@ -10,7 +10,20 @@ import pytest
 from tests.support import folding_cases, folding_state_cases
 from tests.support.folding import run
 from tests.support.folding_case import Case
-from toktier.folding import Fallback, allowed, fold, guards, plan, records, rewrite, state, strict, tracker
+from toktier.folding import (
+    Fallback,
+    allowed,
+    fold,
+    guards,
+    indexes,
+    plan,
+    records,
+    rewrite,
+    scans,
+    state,
+    strict,
+    tracker,
+)
 
 CASES = {case.name: case for case in [*folding_cases.CASES, *folding_state_cases.CASES]}
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -138,6 +151,23 @@ def _sites_at_the_level_of_the_template(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan._Folder, "_emitted", emitted)
 
 
+def _nobody_looks_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(indexes.Lookups, "users", lambda *_: set())
+
+
+def _indexes_stay(patch: pytest.MonkeyPatch) -> None:
+    original = indexes.Index.update
+
+    def update(self: Any, items: list[Any], region: Any, collect: Any) -> set[str]:
+        return set() if self.items else original(self, items, region, collect)
+
+    patch.setattr(indexes.Index, "update", update)
+
+
+def _counters_too(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scans, "is_blank", lambda node: isinstance(node, scans.nodes.Assign))
+
+
 def _all_wanted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state._Render, "wants", lambda *_: True)
 
@@ -179,6 +209,9 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
     "what a break leaves behind": (_breaks_are_forgotten, "a break"),
     "everything is a guard": (_any_guard, "calls by their ID"),
     "half a generator": (_lists_any_how, "over part of a generator"),
+    "nobody looks up": (_nobody_looks_up, "calls that change their ID"),
+    "an index stays": (_indexes_stay, "calls that change their ID"),
+    "everything is a look-up": (_counters_too, "a counter beside it"),
     "look-ups at the level of the template": (_sites_at_the_level_of_the_template, "assigned below"),
 }
 """Which guard is taken away, and the case that notices."""

@@ -1,0 +1,79 @@
+"""What the items of a list hold that look-ups search for, and who has looked up what.
+
+Invariants
+1. ``keys[p]`` are the strings that the collector (`scans`) puts down for the item at p; ``at[key]`` are the places that
+   have the key, sorted.
+2. `Lookups.users` has, for each look-up and key, the iterations whose last run made it: an iteration is touched by a
+   change of the list exactly if an item that changed has, or had, a key that it looked up.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Scan = tuple[int, int]
+"""Number of the look-up, and the slot of its list."""
+
+
+class Index:
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._keys: list[tuple[str, ...]] = []
+        self._at: dict[str, list[int]] = {}
+
+    def update(self, items: list[Any], region: tuple[int, int], collect: Callable[[Any], Iterable[str]]) -> set[str]:
+        """Brings the index up to ``items``, which differ from what it has in ``region``; the keys of what changed."""
+        low = min(region[0], len(self._keys))
+        old_end, new_end = min(region[1], len(self._keys)), min(region[1], len(items))
+        changed: set[str] = set()
+        for place in range(low, old_end):
+            for key in self._keys[place]:
+                changed.add(key)
+                self._at[key].remove(place)
+        fresh = [tuple(dict.fromkeys(collect(items[place]))) for place in range(low, new_end)]
+        self._keys[low:old_end] = fresh
+        for place, keys in enumerate(fresh, low):
+            for key in keys:
+                changed.add(key)
+                insort(self._at.setdefault(key, []), place)
+        for key in changed:
+            if not self._at[key]:
+                del self._at[key]
+        self.items = items
+        return changed
+
+    def places(self, key: str) -> list[int]:
+        return list(self._at.get(key, ()))
+
+
+class Lookups:
+    """Of one loop."""
+
+    def __init__(self) -> None:
+        self.indexes: dict[Scan, Index] = {}
+        self._users: dict[tuple[Scan, str], set[int]] = {}
+        self._made: dict[int, list[tuple[Scan, str]]] = {}
+
+    def put(self, place: int, made: list[tuple[Scan, str]]) -> None:
+        """The iteration at ``place`` ran, and looked these up."""
+        for one in self._made.pop(place, ()):
+            self._users[one].discard(place)
+            if not self._users[one]:
+                del self._users[one]
+        if made:
+            self._made[place] = made
+            for one in made:
+                self._users.setdefault(one, set()).add(place)
+
+    def forget(self, low: int, high: int) -> None:
+        if self._made:
+            for place in range(low, high):
+                self.put(place, [])
+
+    def users(self, scan: Scan, keys: Iterable[str]) -> set[int]:
+        return {place for key in keys for place in self._users.get((scan, key), ())}
+
+    def all_users(self, scan: Scan) -> set[int]:
+        return {place for place, made in self._made.items() if any(one == scan for one, _ in made)}
