@@ -40,10 +40,10 @@ async def checking(folder: Path) -> AsyncIterator[tuple[Process, str]]:
             await until(
                 lambda: any(line["event"] == "model_state" and line["state"] == "ok" for line in process.lines()),
                 process.lines,
-                120,
+                300,
             )
             await ask(url)
-            await until(lambda: bool(told(process, "shadow_check")), process.lines, 120)
+            await until(lambda: bool(told(process, "shadow_check")), process.lines, 300)
             yield process, url
 
 
@@ -81,6 +81,6 @@ async def test_a_killed_server_takes_its_processes_with_it(tmp_path: Path) -> No
         assert not gone(pid)
         process.signal(signal.SIGKILL)
         await process.ended()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not gone(pid):
                 await asyncio.sleep(0.02)

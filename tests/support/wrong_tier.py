@@ -121,7 +121,7 @@ class Trial:
         """The log's lines of that event and with these fields."""
         return [line for line in self.proxy.events if line["event"] == event and fields.items() <= line.items()]
 
-    async def until(self, event: str, count: int = 1, within_s: float = 60.0, **fields: Any) -> dict[str, Any]:
+    async def until(self, event: str, count: int = 1, within_s: float = 300.0, **fields: Any) -> dict[str, Any]:
         """The ``count``-th such line, once it is there."""
         async with asyncio.timeout(within_s):
             while len(found := self.told(event, **fields)) < count:
