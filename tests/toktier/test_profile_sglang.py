@@ -219,3 +219,13 @@ def test_case_j04_joins_tool_parts_by_a_blank() -> None:
     tool = template.render(normalise(case["input"]["bodies"][1], template))
     assert f"10525{case['expected']['assert']['joiner']['sglang_tool']}x" in tool
     assert "[{" not in tool
+
+
+def test_arguments_with_very_many_values_are_not_proven() -> None:
+    """orjson would hold up every other thread for them."""
+    for values, proven in ((100_000, True), (100_002, False)):
+        wire = {"messages": [calling(json.dumps({"a": [1] * values})), USER]}
+        if proven:
+            assert normalise(wire).messages[0]["tool_calls"][0]["function"]["arguments"] == {"a": [1] * values}
+        else:
+            assert refused(wire) is Bypass.UNSUPPORTED_MESSAGE

@@ -316,3 +316,27 @@ def test_plain_messages_share_their_strings() -> None:
     wire = [{"role": "user", "content": long(i)} for i in range(10)]
     made = normalise({"messages": wire}).messages
     assert all(new["content"] is old["content"] and new is not old for new, old in zip(made, wire, strict=True))
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a":"' + "x, \\n漢" * 9_000 + '"}', '{"a":[' + "1," * 40_000 + "1]}", "[" * 40_000]
+)
+def test_long_arguments_are_read_as_short_ones(monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    """In pieces, since they may be megabytes; `json` would hold up every other thread for them."""
+
+    def outcome() -> Any:
+        try:
+            return one(assistant(call(arguments)))["tool_calls"][0]["function"]["arguments"]
+        except Unrenderable as error:
+            return error.bypass
+
+    in_pieces = outcome()
+    monkeypatch.setattr("toktier.profiles.vllm_tools.LONG", 1 << 30)
+    assert in_pieces == outcome()
+
+
+def test_arguments_with_very_many_values_are_not_proven() -> None:
+    assert (
+        refused({"messages": [assistant(call('{"a":[' + "1," * 1_100_000 + "1]}")), USER]})
+        is Bypass.UNSUPPORTED_MESSAGE
+    )

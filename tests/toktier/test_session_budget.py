@@ -12,7 +12,7 @@ from tests.support.small_bpe import small_encoder, truth
 from toktier.fingerprint import Group, fingerprint
 from toktier.sessions import SessionBusy, SessionStore
 
-BUDGET = 4_000_000
+BUDGET = 2_000_000
 TENANTS = 8
 ENCODER = small_encoder()
 GROUPS = [Group(f"tenant {number}", "m", b"") for number in range(TENANTS)]
@@ -20,7 +20,7 @@ GROUPS = [Group(f"tenant {number}", "m", b"") for number in range(TENANTS)]
 
 def messages(seed: int, turns: int) -> list[dict[str, str]]:
     rng = random.Random(seed)
-    return [{"role": "user", "content": f"{seed} {turn} " + "word " * rng.randint(1, 200)} for turn in range(turns)]
+    return [{"role": "user", "content": f"{seed} {turn} " + "word " * rng.randint(1, 40)} for turn in range(turns)]
 
 
 def text(of: list[dict[str, str]]) -> str:
@@ -90,6 +90,6 @@ def test_the_budget_holds_under_threads_and_leaves_nothing_behind() -> None:
     with ThreadPoolExecutor(8) as pool:
         highest = max(pool.map(work, range(8)))
     # Each thread may have one session in use that is over the budget until its next request.
-    assert highest <= BUDGET + 8 * 40_000
+    assert highest <= BUDGET + 8 * 20_000
     store.clear()
     assert (len(store), store.nbytes) == (0, 0)
