@@ -6,7 +6,7 @@ come one after the other, the first again at the end: what the others add is to 
 
 - *short*: chats of 2,000 characters (prepared on the event loop), and every fourth of 40,000 (in a thread); all new.
 - *long*: also chats of 1,000,000 new characters in 400 messages.
-- *hostile*: also bodies of 16 MB of nested empty lists.
+- *hostile*: also bodies of 4 MB of empty lists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tools.traffic import Engine, Served, config, reference_ids
 
 SHORT_CHARS, MEDIUM_CHARS, LONG_CHARS = 2_000, 40_000, 1_000_000
 LONG_MESSAGES = 400
-HOSTILE_BYTES = 16 << 20
+HOSTILE_BYTES = 4 << 20
 LOADS = ("short", "long", "hostile", "short again")
 LATE_MS = 20.0
 SETTLE_S = 2.0
