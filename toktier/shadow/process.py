@@ -19,7 +19,10 @@ from toktier.shadow import frames
 from toktier.shadow.frames import Answer
 from toktier.shadow.job import Job
 
-_START = "import os, sys; os.nice(19); sys.path[:] = sys.argv[1:]; from toktier.shadow.worker import main; main()"
+_START = (
+    "import os, sys; os.setpriority(os.PRIO_PROCESS, 0, 19); sys.path[:] = sys.argv[1:]; "
+    "from toktier.shadow.worker import main; main()"
+)
 _LEAVE_S = 2.0
 """Longest wait for a process whose streams have ended."""
 
