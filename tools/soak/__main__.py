@@ -20,10 +20,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between restarts of the engine, about")
+    parser.add_argument("--rate", type=float, default=12.0, help="requests a second at most")
+    parser.add_argument("--nice", type=int, help="priority for shadow workers, on a machine that others use (as root)")
     parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--keep", type=Path, help="folder for the proxy's files, its log among them")
     args = parser.parse_args(argv)
-    report = asyncio.run(soak(Plan(args.seconds, args.sessions, args.seed, args.every), args.keep))
+    report = asyncio.run(
+        soak(Plan(args.seconds, args.sessions, args.seed, args.every, args.rate, args.nice), args.keep)
+    )
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(report, indent=1) + "\n", "utf-8")

@@ -28,8 +28,7 @@ from tools.traffic import Client, Served, Session, config
 KEYS = ("alice", "bob", "carol")
 MOST_BEHIND = 200
 """Checks that may wait: the load is as fast as one shadow worker can follow."""
-AT_ONCE = 5
-"""Requests that may begin in a fifth of a second."""
+TICK_S = 0.2
 KEEPALIVE_S = 60.0
 """Of idle connections to the proxy: longer than the clients keep them, or a request may meet the end of its own."""
 IDLE_S = 6.0
@@ -51,6 +50,11 @@ class Plan:
     sessions: int
     seed: int
     every_s: float = 20.0
+    rate: float = 12.0
+    """Requests a second at most; about what one shadow worker can follow on two cores."""
+    nice: int | None = None
+    """Priority that shadow workers are given, where this user may: theirs is the lowest, and a machine that others use
+    leaves them nothing. None: theirs."""
 
 
 class Soak:
@@ -102,8 +106,8 @@ class Soak:
         return look(self._served.pid)
 
     def _pause(self) -> float:
-        """A session's mean pause: some twelve requests a second in all, which one worker can follow."""
-        return max(0.5, self.plan.sessions / 12)
+        """A session's mean pause between two requests."""
+        return max(0.5, self.plan.sessions / self.plan.rate)
 
     def _config(self, ttl_s: float) -> dict[str, Any]:
         keys = self._folder / "keys"
@@ -162,13 +166,23 @@ class Soak:
         while not self._over.is_set():
             self._log.read()
             if self._log.behind < MOST_BEHIND:
-                for _ in range(AT_ONCE - self._permits.qsize()):
+                for _ in range(max(1, round(self.plan.rate * TICK_S)) - self._permits.qsize()):
                     self._permits.put_nowait(None)
-            if number % int(LOOK_S / 0.2) == 0:
+            if number % int(LOOK_S / TICK_S) == 0:
                 self._looks.append(look(self._served.pid))
+                self._renice()
                 await self._compare(checker)
             number += 1
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(TICK_S)
+
+    def _renice(self) -> None:
+        if self.plan.nice is not None:
+            for pid in self._workers():
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, pid, self.plan.nice)
+
+    def _workers(self) -> list[int]:
+        return [pid for pid, line in children(self._served.pid).items() if WORKER in line]
 
     async def _compare(self, checker: Checker, *, everything: bool = False) -> None:
         """Some of the sample against transformers."""
@@ -187,7 +201,7 @@ class Soak:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._rng.uniform(0.5, 1.5) * self.plan.every_s):
                     await self._over.wait()
-            workers = [pid for pid, line in children(self._served.pid).items() if WORKER in line]
+            workers = self._workers()
             checked = sum(self._log.checks.values())
             if workers and checked > done and not self._over.is_set():
                 done = checked
@@ -198,7 +212,7 @@ class Soak:
     async def _end(self, before: Seen) -> Ends:
         """Idle again, sessions expired, then ended by SIGTERM."""
         served = self._served
-        await self._until(self._all_checked, 120)
+        await self._until(self._all_checked, 300)
         self._reload(ttl_s=1.0)
         await self._until(self._no_session, 60)
         # Idle connections of both sides are kept for some seconds.
@@ -221,6 +235,7 @@ class Soak:
 
     async def _all_checked(self) -> bool:
         self._log.read()
+        self._renice()
         return not self._log.prepared - self._log.checked.keys()
 
     async def _no_session(self) -> bool:
