@@ -294,7 +294,7 @@ async def keep_probed(
 ) -> None:
     """Runs for the life of the model: probes it, watches it, probes it again. Ends only by cancellation.
 
-    When another process than the last one may listen, the model's files are read again before it is probed, and its
+    When another process than the last one may listen, the model's files are read again beside the probe, and its
     certificate is checked again afterwards: that takes time, and says nothing of the engine.
     """
     retry = FIRST_RETRY_S
@@ -311,8 +311,10 @@ async def keep_probed(
             found = await probe.identity()
             other = runtime.replaced or identity not in (None, found)
             if other:
-                await _read_again(runtime, look_again)
-            await probe.run(found)
+                if not await _probe_and_read(runtime, probe, found, look_again):
+                    continue
+            else:
+                await probe.run(found)
             identity = found
             if not runtime.recheck.is_set():
                 runtime.set_ok(probe.marks)
@@ -337,6 +339,21 @@ async def keep_probed(
             _log.exception("probe_failed", model=runtime.name)
             runtime.set_text(Bypass.INTERNAL_ERROR, type(error).__name__)
             await sleep(TEXT_RETRY_S)
+
+
+async def _probe_and_read(
+    runtime: ModelRuntime, probe: Probe, identity: tuple[Any, ...], look_again: LookAgain
+) -> bool:
+    """Both at once: each takes its time on a busy machine. False where the files have changed, so that it was the old
+    ones that were probed."""
+    before = runtime.tier
+    reading = asyncio.create_task(_read_again(runtime, look_again))
+    try:
+        await probe.run(identity)
+    finally:
+        await asyncio.gather(reading, return_exceptions=True)
+    reading.result()
+    return runtime.tier is before
 
 
 async def _read_again(runtime: ModelRuntime, look_again: LookAgain) -> None:
