@@ -207,6 +207,15 @@ CASES = [
         iterations=3,
     ),
     Case(
+        "a search ahead, the other way round",
+        loop(
+            "{% set p = namespace(r='') %}{% for j in range(loop.index, messages|length) %}{% if p.r %}"
+            "{% elif messages[j].role != m.role %}{% set p.r = messages[j].content %}{% endif %}{% endfor %}{{ p.r }};"
+        ),
+        [*GROW, [*TALK, user("h")], [*TALK, user("h"), user("i")]],
+        iterations=3,
+    ),
+    Case(
         "the last user, backwards",
         (
             "{% set ns = namespace(open=true, last=messages|length - 1) %}"
@@ -278,7 +287,7 @@ CASES = [
     ),
     Case(
         "by a macro",
-        "{% macro name(l, key) %}{% for x in l %}{% if x.role == 'assistant' and x.tool_calls %}"
+        "{% macro name(messages, key) %}{% for x in messages %}{% if x.role == 'assistant' and x.tool_calls %}"
         ""
         "{% for c in x.tool_calls %}{% if c.id == key %}{{ c.function.name }}{% endif %}"
         "{% endfor %}{% endif %}{% endfor %}{% endmacro %}"

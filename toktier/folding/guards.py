@@ -5,7 +5,8 @@ iteration does nothing. The template still runs them all; the folded one must no
 of the whole list.
 
 Why it is exact. A loop qualifies if its body is some quiet assignments to plain names and one ``if`` without ``else``,
-whose test is a conjunction with a *guard* in it. Take an iteration in which the guard is false.
+whose test is a conjunction with a *guard* in it (or one that does nothing where a flag is set, whatever its ``else``
+does). Take an iteration in which the guard is false.
 
 1. It does nothing: the test is false, and names bound in a loop's body end with the iteration.
 2. So do all later ones. A guard is ``ns.flag`` or ``not ns.flag`` of a namespace (only the skipped part could write to
@@ -40,7 +41,7 @@ def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Ex
     if not isinstance(loop.target, nodes.Name) or loop.test is not None or loop.else_ or loop.recursive:
         return None
     body = [part for part in loop.body if not is_blank(part)]
-    if not body or not isinstance(body[-1], nodes.If) or body[-1].elif_ or body[-1].else_:
+    if not body or not isinstance(body[-1], nodes.If):
         return None
     if any(own(loop.body, nodes.Break)) or any(own(loop.body, nodes.Continue)):
         return None
@@ -48,7 +49,12 @@ def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Ex
     for part in body[:-1]:
         if not (isinstance(part, nodes.Assign) and isinstance(part.target, nodes.Name) and _steady(part.node, inside)):
             return None
-    for test in conjuncts(body[-1].test):
+    last = body[-1]
+    if all(map(is_blank, last.body)):  # {% if found.it %}{% elif ... %}: the same, the other way round
+        return nodes.Not(_copy(last.test)) if _is_flag(last.test, inside, written) else None
+    if last.elif_ or last.else_:
+        return None
+    for test in conjuncts(last.test):
         if _is_guard(test, inside, written):
             return _copy(test)
         if not (messages and is_name(loop.iter, "messages") and quiet(test, loop.target.name)):
@@ -57,14 +63,17 @@ def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Ex
 
 
 def _is_guard(test: nodes.Expr, inside: frozenset[str], written: frozenset[str]) -> bool:
-    flag = test.node if isinstance(test, nodes.Not) else test
-    if isinstance(flag, nodes.Getattr) and isinstance(flag.node, nodes.Name):
-        return flag.node.name in written - inside
+    if _is_flag(test.node if isinstance(test, nodes.Not) else test, inside, written):
+        return True
     if isinstance(test, nodes.Compare) and len(test.ops) == 1 and test.ops[0].op in ("lt", "lteq"):
         bound = test.ops[0].expr
         counts = attribute_of(test.expr, "loop") in ("index0", "index")
         return counts and isinstance(bound, nodes.Name) and bound.name not in inside | {"loop"}
     return False
+
+
+def _is_flag(test: nodes.Expr, inside: frozenset[str], written: frozenset[str]) -> bool:
+    return isinstance(test, nodes.Getattr) and isinstance(test.node, nodes.Name) and test.node.name in written - inside
 
 
 def _copy(test: nodes.Expr) -> nodes.Expr:

@@ -40,8 +40,8 @@ def list_parameters(tree: nodes.Template) -> dict[str, dict[str, bool]]:
         defined.setdefault(macro.name, []).append(macro)
     single = {name: macros[0] for name, macros in defined.items() if len(macros) == 1}
     found = {name: {argument.name: False for argument in macro.args} for name, macro in single.items()}
-    inner = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "param"}
-    inner |= {name for loop in tree.find_all(nodes.For) for name in stored([loop.target, *loop.body])}
+    looped = {name for loop in tree.find_all(nodes.For) for name in stored([loop.target, *loop.body])}
+    inside = {id(call) for macro in tree.find_all(nodes.Macro) for call in macro.find_all(nodes.Call)}
 
     def look(calls: Iterable[nodes.Call], is_list: Callable[[str], bool]) -> bool:
         more = False
@@ -56,11 +56,16 @@ def list_parameters(tree: nodes.Template) -> dict[str, dict[str, bool]]:
                     more = more or known[name]
         return more
 
-    look(tree.find_all(nodes.Call), lambda name: name not in inner)
+    look((call for call in tree.find_all(nodes.Call) if id(call) not in inside), lambda name: name not in looped)
     more = True
     while more:
         more = False
         for name, macro in single.items():
             lists = {one for one, unread in found[name].items() if unread}
-            more = look(macro.find_all(nodes.Call), lists.__contains__) or more
+            taken = (looped | stored([*macro.args, *macro.body])) - lists
+            more = look(macro.find_all(nodes.Call), _not_in(taken)) or more
     return found
+
+
+def _not_in(names: set[str]) -> Callable[[str], bool]:
+    return lambda name: name not in names
