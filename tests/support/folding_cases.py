@@ -6,6 +6,10 @@ from tests.support.folding import TALK, assistant, calls, tool, user
 from tests.support.folding_case import COUNTS, GROW, NS, SCALARS, TOOLS, Case, loop
 from toktier.folding import Fallback, Unfolds
 
+_LATER = (
+    "{% set p = namespace(found=false) %}{% for x in messages[loop.index:] %}"
+    "{% if x.role == 'assistant' and 'tool_calls' not in x %}{% set p.found = true %}{% endif %}{% endfor %}"
+)
 _NAMES = (
     "{% for x in messages %}{% for c in x.tool_calls or [] %}{% if c.id == m.tool_call_id %}{{ c.function.name }}"
     "{% endif %}{% endfor %}{% endfor %}"
@@ -214,6 +218,23 @@ CASES = [
         ),
         [*GROW, [*TALK, user("h")], [*TALK, user("h"), user("i")]],
         iterations=3,
+    ),
+    Case(
+        "is there one later",
+        loop(_LATER + "{% if m.role == 'assistant' %}{{ p.found }}{% endif %};"),
+        [*GROW, TALK[:6], [*TALK, user("h")], [*TALK, *TOOLS], TALK[:5], [*TALK[:4], tool("x")], [*TALK, user("h")]],
+    ),
+    Case(
+        "is there no later one",
+        loop(_LATER + "{% if m.role == 'assistant' %}{{ p.found }}{% endif %};"),
+        [TALK[:6], [*TALK[:6], *TOOLS[1:]], [*TALK[:6], *TOOLS[1:], *TOOLS[1:]]],
+        iterations=7,
+    ),
+    Case(
+        "later ones that are no mappings",
+        loop(_LATER + "{{ p.found }};"),
+        [TALK[:2], [user("a"), 5], [user("a"), assistant("b"), 5]],
+        fallback=Fallback.SEQUENCE,
     ),
     Case(
         "the last user, backwards",

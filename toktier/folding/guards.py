@@ -50,6 +50,7 @@ def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Ex
         if not (isinstance(part, nodes.Assign) and isinstance(part.target, nodes.Name) and _steady(part.node, inside)):
             return None
     last = body[-1]
+    assert isinstance(last.test, nodes.Expr)
     if all(map(is_blank, last.body)):  # {% if found.it %}{% elif ... %}: the same, the other way round
         return nodes.Not(_copy(last.test)) if _is_flag(last.test, inside, written) else None
     if last.elif_ or last.else_:

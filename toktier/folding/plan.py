@@ -34,6 +34,7 @@ from toktier.folding.notes import NotThisLoop, list_parameters, noted
 from toktier.folding.reasons import Kept, Unfolds
 from toktier.folding.rewrite import Rewriter
 from toktier.folding.sites import Part, Read, Site, Sites
+from toktier.folding.suffixes import searches
 from toktier.folding.syntax import backwards, described, own, range_arguments
 
 BITS = 62
@@ -162,7 +163,8 @@ class _Folder:
         out: list[nodes.Node] = []
         for node in body:
             if isinstance(node, nodes.For):
-                out += self._loop(node)
+                for one in [*self._searches(node), node]:
+                    out += self._loop(one) if isinstance(one, nodes.For) else [one]
                 continue
             if isinstance(node, nodes.If):
                 node.body = self._statements(node.body)
@@ -170,6 +172,11 @@ class _Folder:
                 node.else_ = self._statements(node.else_)
             out.append(node)
         return out
+
+    def _searches(self, node: nodes.For) -> list[nodes.Node]:
+        before = searches(node, f"{self._prefix}_last_{len(self._loops)}")
+        self._written |= {one.target.name for one in before if isinstance(one, nodes.Assign)}  # type: ignore[attr-defined]
+        return before
 
     def _loop(self, node: nodes.For) -> list[nodes.Node]:
         try:

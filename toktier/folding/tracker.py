@@ -299,6 +299,12 @@ def _whole(context: Context, value: Any) -> Any:
     return value
 
 
+def _mappings(context: Context, value: Any) -> Any:
+    if type(value) is not list or not all(type(one) is dict for one in value):
+        raise Untold(Fallback.SEQUENCE, "not of mappings")
+    return value
+
+
 def _take(context: Context, value: Any, number: int) -> str:
     _tracker(context).taken[number] = value
     return ""
@@ -403,6 +409,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         _iterate_range,
         _length,
         _whole,
+        _mappings,
         _take,
         _loop_index0,
         _loop_index,
