@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -169,7 +169,8 @@ class Soak:
                 for _ in range(max(1, round(self.plan.rate * TICK_S)) - self._permits.qsize()):
                     self._permits.put_nowait(None)
             if number % int(LOOK_S / TICK_S) == 0:
-                self._looks.append(look(self._served.pid))
+                held = int(await self._metric("toktier_session_bytes"))
+                self._looks.append(replace(look(self._served.pid), held=held))
                 self._renice()
                 await self._compare(checker)
             number += 1
@@ -314,6 +315,7 @@ class Soak:
                 "before": ends.before.json(),
                 "after": ends.after.json(),
                 "rss_second_half_bytes": [half[0].rss, half[-1].rss] if half else [],
+                "rss_and_held_mib": [[one.rss >> 20, one.held >> 20] for one in looks[:: max(1, len(looks) // 30)]],
                 "rss_growth_second_half_bytes": round(verdict.growth(looks)),
                 "most_fds": max((one.fds for one in looks), default=0),
                 "most_threads": max((one.threads for one in looks), default=0),

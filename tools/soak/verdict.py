@@ -35,11 +35,12 @@ class Ends:
 
 
 def growth(looks: Sequence[Seen]) -> float:
-    """Bytes by which the memory grew over the second half of the looks, by the straight line through them."""
+    """Bytes by which the memory besides that of sessions grew over the second half of the looks, by the straight line
+    through them."""
     half = list(looks)[len(looks) // 2 :]
     if len(half) < 2:
         return 0.0
-    return slope([(one.at, one.rss) for one in half]) * (half[-1].at - half[0].at)
+    return slope([(one.at, one.rss - one.held) for one in half]) * (half[-1].at - half[0].at)
 
 
 def provoked(begin: float, end: float, downs: Sequence[Down]) -> bool:

@@ -24,6 +24,8 @@ class Seen:
     fds: int
     sockets: int
     children: int
+    held: int = 0
+    """Bytes that sessions hold, by the proxy's own count."""
 
     def json(self) -> dict[str, Any]:
         """Plain data."""
