@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from toktier.errors import UnusableFile
@@ -67,7 +66,7 @@ def _told(reports: list[Report], left_out: dict[str, str], seed: int) -> dict[st
         name: sum(getattr(report, name) for report in reports)
         for name in ("checks", "outputs", "exceptions", "mismatches", "iterations", "messages")
     }
-    return {"seed": seed, "totals": totals, "templates": [asdict(one) for one in reports], "left_out": left_out}
+    return {"seed": seed, "totals": totals, "templates": [vars(one) for one in reports], "left_out": left_out}
 
 
 def summary(reports: list[Report], left_out: dict[str, str]) -> str:
