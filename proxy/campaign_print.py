@@ -60,8 +60,8 @@ def show(report: Report, console: Console | None = None) -> None:
         _cuts(report, out)
     if report.ropes is not None:
         _ropes(report, out)
-    for plant in report.plants or ():
-        out.print(_plant(plant), soft_wrap=True)
+    for line in dict.fromkeys(map(_plant, report.plants or ())):
+        out.print(line, soft_wrap=True)
     for failure in report.failures:
         out.print(_failure(failure), soft_wrap=True)
     ended = {"complete": "", "time": " (time is over)", "failures": " (ended: enough failures)"}
@@ -128,5 +128,8 @@ def _verdict(report: Report) -> str:
     if report.plants is not None:
         missed = sum(p.caught is False for p in report.plants)
         caught = sum(p.caught is True for p in report.plants)
-        return f"[red]{missed} planted faults missed[/]" if missed else f"all {caught} planted faults caught"
+        if missed:
+            return f"[red]{missed} planted faults missed[/]"
+        rest = report.not_reached
+        return f"all {caught} planted faults caught" + (f"; not reached: {escape(', '.join(rest))}" if rest else "")
     return "[red]divergence[/]" if report.diverged else "no divergence"

@@ -35,7 +35,7 @@ def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: 
     """Prints the report on a tokenizer, or one line on standard error where it cannot be read."""
     noise = logs.configure(Log(level="error"), stream=2)
     try:
-        named = dict(zip(map(str, texts), corpus.read(texts), strict=True))
+        named = dict(zip(map(corpus.name_of, texts), corpus.read(texts), strict=True))
         named = named or {"a built-in sample": "".join(corpus.built_in())}
         report = inspect(source.path, named, revision=source.revision, sidecar=source.sidecar, cache_dir=cache_dir)
     except UnusableFile as error:

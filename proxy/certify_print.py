@@ -34,7 +34,7 @@ def show(report: Report, console: Console | None = None) -> None:
     _line(out, "classes", f"{summary['classes']}, from {summary['atoms']} atoms")
     _line(out, "cuts", "; ".join(kinds))
     _line(out, "interior", _interior(summary))
-    _line(out, "certificate", f"{summary['digest'][:16]}, in {report.seconds} s")
+    _line(out, "certificate", f"{summary['digest'][:16]}, loaded in {report.seconds} s")
     coverage = report.coverage
     assert coverage is not None
     out.print(f"\non {escape(coverage.text)}, {coverage.characters:,} characters", soft_wrap=True)
@@ -107,7 +107,7 @@ def _interior(summary: Mapping[str, Any]) -> str:
     if not summary.get("interior"):
         return "no: parts are encoded as texts of their own"
     where = "each segment between added tokens" if summary.get("prefix") == "segment" else "the text"
-    return f"yes: something is put before {where}, so a part is encoded with the character before it"
+    return f"yes: {where} begins in a way of its own, so a part is encoded with the character before it"
 
 
 def _example(example: Example) -> str:

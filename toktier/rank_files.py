@@ -73,7 +73,7 @@ def missing_sidecar(source: str, name: str) -> UnusableFile:
     own, shared = sidecar_names(name)
     return UnusableFile(
         f"{source} holds ranks only: write the pattern and the special tokens of the encoding into {own} "
-        f"(or {shared}) beside {name}, for example {EXAMPLE}; docs/tiktoken.md has them for published encodings"
+        f"(or {shared}) beside {name}, for example {EXAMPLE}; docs/tiktoken.md says where a pattern is found"
     )
 
 

@@ -5,6 +5,7 @@ This is all that a shadow worker needs of a tokenizer, and the part of a load on
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import structlog
 from tokenizers import Tokenizer
 
 from toktier import files as sources
+from toktier.components import unknown_component
 from toktier.engines.base import Reference
 from toktier.engines.reference import ReferenceEngine
 from toktier.engines.tiktoken_engine import TiktokenEngine
@@ -90,7 +92,8 @@ def engine_of(text: str, source: str) -> ReferenceEngine:
     except BaseException as error:  # tokenizers raises plain Exception, or panics
         if not is_failure(error):
             raise
-        raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {error}") from error
+        why = unknown_component(json.loads(text)) or error
+        raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {why}") from error
     for token in tokenizer.get_added_tokens_decoder().values():
         gone = tokenizer.normalizer and token.normalized and not tokenizer.normalizer.normalize_str(token.content)
         if gone and token.content:

@@ -53,6 +53,15 @@ def built_in() -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
+def name_of(path: Path) -> str:
+    """What a report calls the text of a file."""
+    try:
+        cut = path.stat().st_size > LIMIT
+    except OSError:
+        cut = False
+    return f"{path}, its first {LIMIT >> 20} MiB" if cut else str(path)
+
+
 def read(paths: Iterable[Path]) -> tuple[str, ...]:
     """The operator's own texts: UTF-8, at most `LIMIT` bytes of each. Raises `UnusableFile`."""
     texts = []

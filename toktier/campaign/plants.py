@@ -15,8 +15,10 @@ the campaign, which draws its texts as ever.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -68,8 +70,8 @@ def kinds() -> list[str]:
     return [*_TABLES, "interior", *(f"splice: {name}" for name in FAULTS)]
 
 
-def plant(subject: Subject, kind: str, rng: random.Random) -> Fault | Harmless:
-    """A fault of this kind that does harm, or the news that none was found."""
+def plant(subject: Subject, kind: str, rng: random.Random, part: int = 0, parts: int = 1) -> Fault | Harmless:
+    """A fault of this kind that does harm, or the news that none was found. Each of ``parts`` gets another."""
     if kind.startswith("splice: "):
         name = kind.removeprefix("splice: ")
         return Fault(kind, name, replace(subject, rope=FAULTS[name]), "", 0)
@@ -77,7 +79,9 @@ def plant(subject: Subject, kind: str, rng: random.Random) -> Fault | Harmless:
         return _without_interior(subject, rng)
     tried = 0
     sound = Seams(subject)
-    for candidate in _TABLES[kind](subject, rng):
+    for candidate in islice(_TABLES[kind](subject, rng), _CANDIDATES * parts):
+        if zlib.crc32(candidate.what.encode()) % parts != part % parts:
+            continue
         rule = TableCuts(candidate.table, subject.rule.interior)
         for _ in range(_CONTEXTS):
             text = candidate.texts(rng)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toktier.campaign.edits import Account
+from toktier.campaign.plants import kinds
 
 KEPT = 400
 """Characters of a text that a report quotes; the length is told besides."""
@@ -158,10 +159,24 @@ class Report:
         missed = any(plant.caught is False for plant in self.plants or ())
         return bool(self.failures) or missed
 
+    @property
+    def not_reached(self) -> list[str]:
+        """Kinds of planted faults that the time did not suffice for."""
+        reached = {plant.kind for plant in self.plants or ()}
+        return [] if self.plants is None else [kind for kind in kinds() if kind not in reached]
+
+    @property
+    def _result(self) -> str:
+        if self.diverged:
+            return "divergence"
+        if self.plants is None:
+            return "none found"
+        return "none missed" if self.not_reached else "all caught"
+
     def json(self) -> dict[str, Any]:
         """Plain data."""
         value: dict[str, Any] = {
-            "result": "divergence" if self.diverged else "none found" if self.plants is None else "all caught",
+            "result": self._result,
             "ended": self.ended,
             "tokenizer": dict(self.tokenizer),
             "certificate": dict(self.certificate),
@@ -180,4 +195,5 @@ class Report:
         value["failures"] = [asdict(failure) for failure in self.failures]
         if self.plants is not None:
             value["plants"] = [asdict(plant) for plant in self.plants]
+            value["not_reached"] = self.not_reached
         return value

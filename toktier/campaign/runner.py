@@ -60,7 +60,8 @@ class ProcessLost(TokTierError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much: cut checks, rope operations, seconds once loaded (None: no limit).
+    """How much: cut checks, rope operations, seconds once the first block is done (None: no limit; however few they
+    are, a block of each kind is done).
 
     ``plants``: faults of each kind, instead of all that.
     """
@@ -197,9 +198,10 @@ def run(
     if plan.plants:
         report.plants = []
         blocks = [
-            PlantBlock(kind, number, plan.plant_checks, plan.plant_operations)
+            PlantBlock(kind, number, plan.plant_checks, plan.plant_operations, of)
             for kind in kinds()
-            for number in range(1 if kind == "interior" or kind.startswith("splice") else plan.plants)
+            for of in [1 if kind == "interior" or kind.startswith("splice") else plan.plants]
+            for number in range(of)
         ]
         rows.append(_Plants(report, blocks))
     else:
@@ -209,11 +211,10 @@ def run(
             _Checks(report, plan.rope_ops, report.ropes, RopeBlock, 1.0 * ROPES * OPERATIONS),
         ]
     setup = Setup(str(source), revision, sidecar, cache_dir, tuple(real), plan.seed)
-    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
     report.cpu_seconds = 0.0
     try:
         with _pool(plan, setup, Worker(subject, plan.seed)) as submit:
-            _drive([_Feed(row) for row in rows], submit, plan.processes, report, deadline, progress)
+            _drive([_Feed(row) for row in rows], submit, plan, report, progress)
     except KeyboardInterrupt:
         report.ended = "interrupted"
     except BrokenProcessPool as error:
@@ -225,18 +226,19 @@ def run(
 def _drive(
     feeds: list[_Feed],
     submit: Callable[[Any], Future[Any]],
-    processes: int,
+    plan: Plan,
     report: Report,
-    deadline: float | None,
     progress: Progress | None,
 ) -> None:
     out: dict[Future[Any], tuple[_Feed, int]] = {}
-    limit = 1 if processes == 1 else _AHEAD * processes
+    limit = 1 if plan.processes == 1 else _AHEAD * plan.processes
+    deadline: float | None = None
     while True:
-        late = deadline is not None and time.monotonic() >= deadline
+        over = deadline is not None and time.monotonic() >= deadline
+        late = over and all(f.taken or f.complete for f in feeds)
         while not late and len(out) < limit:
-            open_ = [f for f in feeds if not f.complete and f.promised < 1.0]
-            if not open_ and not out:
+            open_ = [f for f in feeds if not f.complete and (f.promised < 1.0 if not over else not f.next)]
+            if not open_ and not out and not over:
                 # what blocks yield was guessed too high: one more
                 open_ = [f for f in feeds if not f.complete]
             if not open_:
@@ -247,11 +249,13 @@ def _drive(
         if not out or late:
             report.ended = "time" if late and not all(f.complete for f in feeds) else report.ended
             return
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        timeout = None if deadline is None or over else max(0.0, deadline - time.monotonic())
         for future in wait(out, timeout, FIRST_COMPLETED).done:
             feed, number = out.pop(future)
             assert report.cpu_seconds is not None
             report.cpu_seconds += feed.came(number, future.result())
+            if deadline is None and plan.seconds is not None:
+                deadline = time.monotonic() + plan.seconds
         if progress is not None:
             progress(report, sum(f.share for f in feeds) / len(feeds))
         if len(report.failures) >= ENOUGH:

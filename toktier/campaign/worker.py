@@ -63,6 +63,8 @@ class PlantBlock:
     number: int
     checks: int
     operations: int
+    of: int = 1
+    """Faults of this kind in all."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ class Worker:
     def plant(self, block: PlantBlock) -> PlantResult:
         """Plants a fault and looks for it as a campaign does."""
         started = time.process_time()
-        fault = plant(self.subject, block.kind, self._rng(f"plant {block.kind}", block.number))
+        rng = self._rng(f"plant {block.kind}", block.number)
+        fault = plant(self.subject, block.kind, rng, block.number, block.of)
         if isinstance(fault, Harmless):
             report = PlantReport(block.kind, "", fault.candidates, "", None)
         else:
