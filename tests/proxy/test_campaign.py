@@ -121,8 +121,8 @@ def test_a_missed_fault_is_exit_code_1(folder: Path, monkeypatch: pytest.MonkeyP
     from toktier.campaign.worker import PlantBlock
 
     class Hasty(PlantBlock):
-        def __init__(self, kind: str, number: int, checks: int, operations: int) -> None:
-            super().__init__(kind, number, 0, 0)
+        def __init__(self, kind: str, number: int, checks: int, operations: int, of: int) -> None:
+            super().__init__(kind, number, 0, 0, of)
 
     monkeypatch.setattr(runner, "PLANTS", 1)
     monkeypatch.setattr(runner, "PlantBlock", Hasty)

@@ -162,8 +162,10 @@ class Report:
     @property
     def not_reached(self) -> list[str]:
         """Kinds of planted faults that the time did not suffice for."""
-        reached = {plant.kind for plant in self.plants or ()}
-        return [] if self.plants is None else [kind for kind in kinds() if kind not in reached]
+        if self.plants is None or self.ended == "complete":
+            return []
+        reached = {plant.kind for plant in self.plants}
+        return [kind for kind in kinds() if kind not in reached]
 
     @property
     def _result(self) -> str:

@@ -40,6 +40,10 @@ def test_failures_and_missed_faults_are_divergence_and_harmless_ones_are_not() -
     planted.plants = [PlantReport("pair", "w", 0, "x", True), PlantReport("join", "", 0, "", None)]
     assert not planted.diverged
     assert planted.json()["result"] == "all caught"
+    planted.ended = "time"
+    assert planted.json()["result"] == "none missed"
+    assert "class" in planted.not_reached
+    assert "pair" not in planted.not_reached
     planted.plants.append(PlantReport("pair", "w", 0, "x", False))
     assert planted.diverged
     json.dumps(planted.json())

@@ -77,6 +77,16 @@ def test_time_and_interrupts_end_it_and_are_told(folder: Path) -> None:
     assert 0 < shares[-1] < 1
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_time_at_all_suffices_for_a_block_of_each_kind(folder: Path, jobs: int) -> None:
+    report = go(folder, Plan(cases=10**9, rope_ops=10**9, seconds=0, jobs=jobs))
+    assert report.ended == "time"
+    assert report.cuts is not None
+    assert report.ropes is not None
+    assert report.cuts.done > 0
+    assert report.ropes.done > 0
+
+
 def test_a_missed_fault_is_a_divergence(folder: Path) -> None:
     report = go(folder, Plan(jobs=1, plants=1, plant_checks=0, plant_operations=0))
     assert report.diverged
