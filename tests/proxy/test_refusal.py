@@ -58,6 +58,7 @@ async def test_coded_refusals_of_ids_are_sent_again_as_text(stage: Stage, coding
         ("gzip", gzip.compress(OTHER + b" " * (1 << 26) + ABOUT_IDS)),
         ("compress", OTHER),
     ],
+    ids=["about something else", "cut short", "no gzip", "told after 64 MiB", "of another coding"],
 )
 async def test_what_is_not_known_to_be_about_ids_is_relayed_as_it_came(stage: Stage, coding: str, body: bytes) -> None:
     stage.up.scripts.append(answer(coding, body))
