@@ -15,14 +15,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import structlog
 
 from proxy import config
 from proxy.captures import Captures
 from proxy.metrics import Metrics
 from proxy.sent import Sent
-from toktier.ids import Ids
+from toktier.ids import Ids, shared_prefix
 from toktier.quarantine import Entry, Quarantine, Source
 from toktier.reasons import FullEncode
 from toktier.sessions import SessionStore
@@ -78,14 +77,12 @@ def of_count(sent: Sent, prompt_tokens: int) -> dict[str, Any]:
 
 def of_tokens(sent: Sent, ours: Ids, theirs: Ids) -> dict[str, Any]:
     """The engine's ``/tokenize`` gave ``theirs``."""
-    shared = min(len(ours), len(theirs))
-    differing = np.flatnonzero(ours[:shared] != theirs[:shared])
     return _of_sent(sent) | {
         "kind": "ids",
         "ids_digest": _digest(ours),
         "reference_tokens": len(theirs),
         "reference_ids_digest": _digest(theirs),
-        "first_id": int(differing[0]) if len(differing) else shared,
+        "first_id": shared_prefix(ours, theirs),
     }
 
 

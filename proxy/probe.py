@@ -32,7 +32,7 @@ from proxy.marks import Marks, marks_of, steady
 from proxy.registry import ModelRuntime, State
 from proxy.workers import Workers
 from toktier.errors import TokTierError, Unrenderable, is_failure
-from toktier.ids import Ids
+from toktier.ids import Ids, shared_prefix
 from toktier.reasons import Bypass
 from toktier.tier import ModelTier
 
@@ -258,9 +258,7 @@ class Probe:
 def _compare(number: int, ours: Ids, theirs: Ids) -> None:
     if np.array_equal(ours, theirs):
         return
-    shared = min(len(ours), len(theirs))
-    differing = np.flatnonzero(ours[:shared] != theirs[:shared])
-    first = int(differing[0]) if len(differing) else shared
+    first = shared_prefix(ours, theirs)
     raise No(
         Bypass.UPSTREAM_PARITY,
         f"conversation {number}: {len(ours)} IDs here, {len(theirs)} there, first difference at {first}",

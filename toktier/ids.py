@@ -15,3 +15,10 @@ EMPTY.setflags(write=False)
 def from_bytes(raw: bytes) -> Ids:
     """Little-endian uint32 bytes to a read-only view, shape ``(len(raw) // 4,)``."""
     return np.frombuffer(raw, dtype="<u4")
+
+
+def shared_prefix(a: Ids, b: Ids) -> int:
+    """How many leading IDs two lists have in common."""
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(a[:size] != b[:size])
+    return int(differ[0]) if len(differ) else size

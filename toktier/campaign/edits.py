@@ -21,7 +21,7 @@ import numpy as np
 from toktier.campaign.subject import Subject
 from toktier.campaign.texts import MARKS, Texts
 from toktier.chunks import SMALL, ChunkEncoder
-from toktier.ids import Ids
+from toktier.ids import Ids, shared_prefix
 from toktier.rope import Rope, Splice
 
 OPERATIONS = 10
@@ -157,7 +157,7 @@ def apply(rope: Rope, change: Change, text: str, old: Ids, ids: Ids, account: Ac
         return "ids"
     if rope.chars != len(text) or rope.text() != text:
         return "text"
-    return None if splice.first_changed == _shared(old, ids) else "first_changed"
+    return None if splice.first_changed == shared_prefix(old, ids) else "first_changed"
 
 
 def tell(rope: Rope, change: Change, text: str) -> Splice:
@@ -245,9 +245,3 @@ def _seams(rope: Rope) -> list[int]:
     """Where the chunks of a rope meet."""
     found: list[int] = rope._starts[0, 1 : len(rope._texts)].tolist()
     return found
-
-
-def _shared(a: Ids, b: Ids) -> int:
-    size = min(len(a), len(b))
-    differ = np.flatnonzero(a[:size] != b[:size])
-    return int(differ[0]) if len(differ) else size

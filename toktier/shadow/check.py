@@ -14,11 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 
-import numpy as np
-
 from toktier.errors import CannotEncode, InvalidText, Unrenderable
 from toktier.fingerprint import common_prefix
-from toktier.ids import Ids, from_bytes
+from toktier.ids import Ids, from_bytes, shared_prefix
 from toktier.shadow import locate
 from toktier.shadow.job import Drop, Job, Kind, NotComparable, Setup, Verdict
 from toktier.shadow.reference import FilesChanged, ReferencePath, Rendered
@@ -112,11 +110,8 @@ def _compare(job: Job, text: str, ids: Ids | None) -> Verdict:
 
 
 def _first_id(sent: Ids, reference: Ids) -> int | None:
-    size = min(len(sent), len(reference))
-    differ = np.flatnonzero(sent[:size] != reference[:size])
-    if len(differ):
-        return int(differ[0])
-    return None if len(sent) == len(reference) else size
+    first = shared_prefix(sent, reference)
+    return None if first == len(sent) == len(reference) else first
 
 
 def _located(verdict: Verdict, model: ReferencePath, rendered: Rendered) -> Verdict:
