@@ -13,7 +13,8 @@ makes a cut with b: an edit before the chunk leaves its IDs as they are.
 Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
 allow. A chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`: at 4M characters of one width
 these comparisons took 2.7, 1.3 and 0.6 ms with chunks of 1,000, 2,000 and 4,000 characters, and an edit costs a chunk.
-So chunks grow with the text that is cut (`target_of`).
+So chunks grow with the text that is cut (`target_of`), but not for the reference: its results take so much memory that
+a long chunk costs it more than a few short ones (`docs/log.md`).
 
 A full encode is a batch of chunks: both engines spread a batch over all cores and release the GIL. A stretch without
 cuts is one chunk. Up to `LONG` characters it goes to the window engine like any other; in longer ones such engines may
@@ -87,8 +88,8 @@ class ChunkEncoder:
     def pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.
 
-        Where the cuts allow, pieces have a quarter to twice of `target_of` the text. At the end a short open piece is
-        left, because the end of a text is never a cut (lemma 6) and the next append encodes that piece again.
+        Where the cuts allow, pieces have a quarter to twice the target. At the end a short open piece is left, because
+        the end of a text is never a cut (lemma 6) and the next append encodes that piece again.
         """
         rule = self.rule
         if rule is None:
@@ -108,7 +109,7 @@ class ChunkEncoder:
 
     def _boundaries(self, rule: CutRule, text: str) -> Iterator[int]:
         """Where pieces end: at the first cut before a marker that leaves the least size, else at the target."""
-        target = target_of(len(text))
+        target = TARGET if self.window is self.reference else target_of(len(text))
         limit = len(text) - SMALL
         start = 0
         marker = text.find(self.marker, 0, limit) if self.marker else -1

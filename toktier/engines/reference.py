@@ -19,7 +19,7 @@ IDs: list 0.9 ms, ``array`` 1.8 ms, ``np.fromiter`` 2.7 ms, ``np.array`` 3.3 ms 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +31,10 @@ from toktier.ids import EMPTY, Ids
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
+
+_GROUP = 262_144
+"""Characters of texts that the library gets at a time: an ``Encoding`` takes some hundred bytes per token, with a
+string of its own for each, and a heap that holds millions of them slows down every allocation (`docs/log.md`)."""
 
 
 class ReferenceEngine:
@@ -48,14 +52,19 @@ class ReferenceEngine:
 
     def encode(self, text: str) -> Ids:
         """T(text), shape ``(n,)``. Raises `InvalidText` on a lone surrogate, and `CannotEncode`."""
-        return _ids(self._encode([text])[0])
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """T of each text, one after the other, and their counts. The texts are encoded on all cores.
 
         Raises as `encode` does.
         """
-        rows = [_ids(encoding) for encoding in self._encode(list(texts))]
+        rows: list[Ids] = []
+        try:
+            for group in _groups(texts):
+                rows += map(_ids, self._batch(group))
+        finally:
+            self._forget()
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         return (np.concatenate(rows) if rows else EMPTY), counts
 
@@ -86,7 +95,7 @@ class ReferenceEngine:
         except BaseException as error:
             raise self._given_up(error) from error
 
-    def _encode(self, texts: list[str]) -> list[Encoding]:
+    def _batch(self, texts: list[str]) -> list[Encoding]:
         try:
             return self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
@@ -94,14 +103,26 @@ class ReferenceEngine:
             raise
         except BaseException as error:
             raise self._given_up(error) from error
-        finally:
-            self._forget()
 
     def _given_up(self, error: BaseException) -> CannotEncode:
         """For what the library raised. Raises ``error`` itself where it is none of the library's, an interrupt say."""
         if not is_failure(error):
             raise error
         return CannotEncode(f"{self.name} {self.version}", type(error).__name__)
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """``texts`` in order, in groups of about `_GROUP` characters."""
+    group: list[str] = []
+    held = 0
+    for text in texts:
+        group.append(text)
+        held += len(text)
+        if held >= _GROUP:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def check_text(texts: Sequence[str]) -> None:
