@@ -11,10 +11,7 @@ Invariants
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
@@ -27,6 +24,7 @@ import structlog
 
 from proxy import jsonspan
 from proxy.sent import Content
+from toktier.whole_file import whole
 
 _log = structlog.get_logger("toktier.captures")
 
@@ -73,21 +71,12 @@ class Captures:
             return None
 
     def _write(self, pieces: Iterator[bytes]) -> str:
-        handle, part = tempfile.mkstemp(dir=self._folder, prefix=".part-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            now = time.time_ns()
-            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 10**9))
-            name = f"{stamp}-{now % 10**9:09d}-{secrets.token_hex(4)}.json"
-            os.rename(part, self._folder / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-            raise
+        now = time.time_ns()
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 10**9))
+        name = f"{stamp}-{now % 10**9:09d}-{secrets.token_hex(4)}.json"
+        with whole(self._folder / name, durable=True) as file:
+            for piece in pieces:
+                file.write(piece)
         return name
 
     def _prune(self, newest: str) -> None:

@@ -18,13 +18,13 @@ import hmac
 import os
 import re
 import secrets
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from multidict import MultiMapping
 
 from proxy.config import Auth
+from toktier.whole_file import whole
 
 MIN_KEY_BYTES = 16
 """Shortest HMAC key that is accepted."""
@@ -114,16 +114,8 @@ def hmac_key(auth: Auth) -> bytes:
         return _read_key(path)
     # Written whole under another name, then linked: a second process that starts at the same moment sees no key or a
     # whole one, and the link of only one of them succeeds.
-    handle, temporary = tempfile.mkstemp(dir=auth.state_dir, prefix=KEY_NAME)  # mode 0600
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
+    with contextlib.suppress(FileExistsError), whole(path, durable=True, put=os.link) as file:
+        file.write(secrets.token_hex(32).encode() + b"\n")
     return _read_key(path)
 
 

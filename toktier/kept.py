@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from toktier.whole_file import whole
 
 
 def load(cache_dir: Path | None, name: str) -> Mapping[str, Any]:
@@ -33,16 +32,10 @@ def write(path: Path, content: bytes) -> bool:
 
     False where the disk does not take it (it is full, or the folder cannot be written).
     """
-    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
-        with os.fdopen(handle, "wb") as file:
+        with whole(path) as file:
             file.write(content)
-        Path(part).replace(path)
     except OSError:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
         return False
     return True

@@ -22,7 +22,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from typing import Any
 import structlog
 
 from toktier.reasons import Path
+from toktier.whole_file import whole
 
 SCHEMA = 1
 LOCK_WAIT_S = 5.0
@@ -289,17 +289,9 @@ def _wait_for(lock: Callable[[], None]) -> None:
 def _written(file: File, entries: Mapping[Key, Entry], everything: str | None) -> _Content:
     """The content, now on disk. Raises `OSError`; the old file then stays."""
     value = {"schema": SCHEMA, "everything": everything, "entries": [asdict(entry) for entry in entries.values()]}
-    handle, part = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as out:
-            _give_to_owner(handle, file.parent)
-            json.dump(value, out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        File(part).replace(file)
-    except BaseException:
-        File(part).unlink(missing_ok=True)
-        raise
+    with whole(file, durable=True) as out:
+        _give_to_owner(out.fileno(), file.parent)
+        out.write(json.dumps(value, indent=1).encode("ascii"))
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
