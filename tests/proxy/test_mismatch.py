@@ -12,8 +12,9 @@ from proxy.captures import Captures
 from proxy.config import Shadow
 from proxy.metrics import Metrics
 from proxy.mismatch import FIELDS, Mismatches, of_count, of_tokens, of_verdict
-from proxy.sent import Content, Room, Sent
+from proxy.sent import Content, Room
 from tests.conftest import ROOT
+from tests.support.sent import sent
 from toktier.quarantine import Level, Quarantine, Source
 from toktier.reasons import FullEncode, Path
 from toktier.sessions import SessionStore
@@ -22,27 +23,6 @@ from toktier.shadow.job import Kind, Piece, Verdict
 
 IDS = np.arange(10, dtype=np.uint32)
 CONTENT = Content(b"{}", "CANARY", IDS)
-
-
-def sent(full: FullEncode | None = None, content: Content | None = CONTENT) -> Sent:
-    return Sent(
-        request_id="r",
-        model="m",
-        upstream="e",
-        path=Path.APPEND,
-        full=full,
-        session="s",
-        chars=6,
-        tokens=10,
-        trust_digest="trusted",
-        tokenizer_digest="used",
-        template_digest="c",
-        versions={"tokenizers": "1"},
-        certificate="proof",
-        setup=None,
-        content=content,
-        question=None,
-    )
 
 
 def verdict(piece: Piece | None = None) -> Verdict:
@@ -74,7 +54,7 @@ class Acting:
 
     def found(self, source: Source = Source.SHADOW, full: FullEncode | None = None) -> list[dict[str, Any]]:
         with capture_logs() as lines:
-            self.act.found(source, sent(full), of_verdict(verdict(Piece(1, 0, 6))), 5)
+            self.act.found(source, sent(full=full, content=CONTENT), of_verdict(verdict(Piece(1, 0, 6))), 5)
         return [dict(line) for line in lines]
 
 
@@ -111,17 +91,17 @@ def test_what_fails_ends_nothing_else(tmp_path: File, monkeypatch: pytest.Monkey
 
 
 def test_the_engines_word() -> None:
-    count = of_count(sent(), 12)
+    count = of_count(sent(content=CONTENT), 12)
     assert (count["kind"], count["tokens"], count["reference_tokens"]) == ("count", 10, 12)
     assert set(count) <= set(FIELDS)
     theirs = IDS.copy()
     theirs[7] = 99
-    tokens = of_tokens(sent(), IDS, theirs)
+    tokens = of_tokens(sent(content=CONTENT), IDS, theirs)
     assert (tokens["first_id"], tokens["reference_ids_digest"]) == (7, digest_of_ids(theirs.tobytes()))
-    assert of_tokens(sent(), IDS, IDS[:4])["first_id"] == 4
+    assert of_tokens(sent(content=CONTENT), IDS, IDS[:4])["first_id"] == 4
     assert set(tokens) <= set(FIELDS)
     assert set(of_verdict(verdict())) == set(FIELDS)
-    assert of_count(sent(content=None), 12) == {"chars": 6, "tokens": 10, "kind": "count", "reference_tokens": 12}
+    assert of_count(sent(), 12) == {"chars": 6, "tokens": 10, "kind": "count", "reference_tokens": 12}
 
 
 def test_a_line_holds_the_documented_fields_and_no_text(tmp_path: File) -> None:

@@ -18,36 +18,15 @@ from proxy.config import Model, Upstream
 from proxy.metrics import Metrics
 from proxy.parity_sampling import ParitySampling, _tokens, comparable
 from proxy.registry import State
-from proxy.sent import Question, Sent
+from proxy.sent import Sent
 from tests.support.fake_tier import ids_of
+from tests.support.sent import sent
 from toktier.ids import Ids
-from toktier.reasons import Path
 
 BODY: dict[str, Any] = {"model": "alias", "messages": [{"role": "user", "content": "hello"}]}
 MODEL = Model(upstream="e", tokenizer="embedded")
 UPSTREAM = Upstream(url="http://e")
 IDS = np.array(ids_of(BODY), np.uint32)
-
-
-def sent(question: Question | None) -> Sent:
-    return Sent(
-        request_id="r",
-        model="m",
-        upstream="e",
-        path=Path.INIT,
-        full=None,
-        session="s",
-        chars=5,
-        tokens=len(IDS),
-        trust_digest="t",
-        tokenizer_digest="t",
-        template_digest="c",
-        versions={},
-        certificate=None,
-        setup=None,
-        content=None,
-        question=question,
-    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +106,7 @@ class Bench:
     def offer(self, body: dict[str, Any] = BODY, rate: float = 1.0) -> None:
         parsed = jsonspan.parse(json.dumps(body).encode())
         question = self.sampling.question(self.model, parsed, IDS, "r", rate)
-        self.sampling.offer(self.model, sent(question))
+        self.sampling.offer(self.model, sent(question=question))
 
     async def done(self) -> None:
         async with asyncio.timeout(10):
