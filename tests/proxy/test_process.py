@@ -1,130 +1,29 @@
-"""`toktier serve` as a process: signals, drain, reload, TLS, a full disk. In text mode; IDs have their own tests."""
+"""`toktier serve` as a process: signals, drain, reload, TLS. In text mode; IDs have their own tests."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from proxy.config import Auth
-from proxy.tenants import Tenants
-from tests.support.tokenizer_files import small_spec, write
-
-ROOT = Path(__file__).resolve().parents[2]
-CHAT = "/v1/chat/completions"
-
-
-class Engine:
-    """An upstream whose streamed reply ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.finish = asyncio.Event()
-        self.streaming = asyncio.Event()
-        self.authorizations: list[str | None] = []
-
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        self.authorizations.append(request.headers.get("Authorization"))
-        if not (await request.json()).get("stream"):
-            return web.json_response({"choices": [], "usage": {"prompt_tokens": 1}})
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b'data: {"n":1}\n\n')
-        self.streaming.set()
-        await self.finish.wait()
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+from tests.conftest import ROOT
+from tests.support.serving import CHAT, Engine, answering, body, one_model, serving
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[tuple[Engine, str]]:
-    it = Engine()
-    served = web.Application()
-    served.router.add_post(CHAT, it.chat)
-    served.router.add_get("/v1/models", it.models)
-    async with TestServer(served) as server:
-        yield it, str(server.make_url("/")).rstrip("/")
-
-
-class Process:
-    def __init__(self, folder: Path, config: str, **variables: str) -> None:
-        self.config, self.log, self.errors = folder / "toktier.toml", folder / "toktier.log", folder / "stderr"
-        self.config.write_text(config, "utf-8")
-        env = {name: value for name, value in os.environ.items() if not name.startswith("TOKTIER_")}
-        env |= {"TOKTIER_AUTH__STATE_DIR": str(folder / "state"), "TOKTIER_LOG__PATH": str(self.log), **variables}
-        with self.errors.open("wb") as errors:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "proxy.cli", "serve", "--config", str(self.config), "--port", "0"],
-                cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=errors,
-            )  # fmt: skip
-
-    def signal(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
-
-    async def event(self, name: str, count: int = 1) -> dict[str, Any]:
-        """The count-th line of that event, once it is there."""
-        found: list[dict[str, Any]] = []
-
-        def there() -> bool:
-            found[:] = [line for line in self.lines() if line["event"] == name]
-            return len(found) >= count
-
-        await until(there, f"event {name}: {self.errors.read_text()}")
-        return found[count - 1]
-
-    async def url(self) -> str:
-        await until(lambda: "listens on" in self.errors.read_text(), self.errors.read_text)
-        return self.errors.read_text().strip().rpartition(" ")[2]
-
-    async def ended(self) -> int:
-        return await asyncio.wait_for(asyncio.to_thread(self.popen.wait), 30)
-
-
-async def until(condition: Callable[[], bool], what: object, seconds: float = 40.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what() if callable(what) else what
-        await asyncio.sleep(0.02)
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, config: str, **variables: str) -> AsyncIterator[Process]:
-    process = Process(folder, config, **variables)
-    try:
-        yield process
-    finally:
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.wait()
-
-
-def one_model(url: str) -> str:
-    return f'[upstreams.u]\nurl = "{url}"\n[models.m]\nupstream = "u"\n'
-
-
-def body(**more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": "CANARY-PROMPT"}], **more}
+    async with answering() as it:
+        yield it
 
 
 async def test_serves_logs_and_ends(tmp_path: Path, engine: tuple[Engine, str]) -> None:
@@ -249,28 +148,6 @@ async def test_sighup_reads_keys_again(tmp_path: Path, engine: tuple[Engine, str
         assert "CANARY" not in process.log.read_text()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-async def test_a_full_disk_under_the_log_does_not_touch_requests(tmp_path: Path, engine: tuple[Engine, str]) -> None:
-    _, upstream = engine
-    async with (
-        serving(tmp_path, one_model(upstream), TOKTIER_LOG__PATH="/dev/full") as process,
-        aiohttp.ClientSession() as client,
-    ):
-        url = await process.url()
-        for _ in range(20):
-            async with client.post(url + CHAT, json=body()) as reply:
-                assert reply.status == 200
-        async with asyncio.timeout(10):
-            dropped = 0.0
-            while dropped < 20:
-                async with client.get(url + "/metrics") as reply:
-                    text = await reply.text()
-                dropped = float(text.partition("\ntoktier_log_lines_dropped_total ")[2].partition("\n")[0])
-                await asyncio.sleep(0.02)
-        process.signal(signal.SIGTERM)
-        assert await process.ended() == 0
-
-
 async def test_an_address_in_use_is_said_plainly(tmp_path: Path, engine: tuple[Engine, str]) -> None:
     _, upstream = engine
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -323,133 +200,3 @@ async def test_tls_and_a_renewed_certificate(tmp_path: Path, engine: tuple[Engin
         process.signal(signal.SIGHUP)
         await process.event("reloaded")
         assert await status() == 200
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes that ``pid`` started, and those that they started, as far as they live."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            _, _, rest = path.read_text().rpartition(")")
-            parents[int(path.parent.name)] = int(rest.split()[1])
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-@pytest.mark.parametrize("by", ["start", "reload"])
-async def test_a_drain_while_a_tokenizer_is_loaded(tmp_path: Path, engine: tuple[Engine, str], by: str) -> None:
-    """Streams finish, new requests are refused, and no process is left, whether the load came by start or by SIGHUP."""
-    it, upstream = engine
-    scratch = tmp_path / "tmp"
-    scratch.mkdir()
-    loads = one_model(upstream) + '[models.loads]\nupstream = "u"\ntokenizer = "embedded"\n'
-    variables = {"TMPDIR": str(scratch), "TOKTIER_SERVER__CACHE_DIR": str(tmp_path / "cache")}
-    async with (
-        serving(tmp_path, loads if by == "start" else one_model(upstream), **variables) as process,
-        aiohttp.ClientSession() as client,
-    ):
-        url = await process.url()
-        async with client.post(url + CHAT, json=body(stream=True)) as streamed:
-            await asyncio.wait_for(it.streaming.wait(), 10)
-            if by == "reload":
-                process.config.write_text(loads)
-                process.signal(signal.SIGHUP)
-            await until(lambda: bool(descendants(process.popen.pid)), "the comparison has not begun")
-            started = descendants(process.popen.pid)
-            process.signal(signal.SIGTERM)
-            await process.event("draining")
-            async with client.post(url + CHAT, json=body()) as refused:
-                assert refused.status == 503
-                assert refused.headers["Retry-After"] == "1"
-            it.finish.set()
-            assert (await streamed.read()).endswith(b"data: [DONE]\n\n")
-        assert await process.ended() == 0
-        await until(lambda: not any(map(alive, started)), "processes are left")
-    assert process.lines()[-1]["event"] == "stopped"
-    assert list(scratch.iterdir()) == []
-
-
-async def test_a_drain_while_a_reload_hangs(tmp_path: Path, engine: tuple[Engine, str]) -> None:
-    """The new configuration lies on a disk that does not answer: here, in a pipe that nobody writes to."""
-    _, upstream = engine
-    async with serving(tmp_path, one_model(upstream)) as process:
-        await process.event("listening")
-        process.config.unlink()
-        os.mkfifo(process.config)
-        process.signal(signal.SIGHUP)
-        await asyncio.sleep(0.3)
-        process.signal(signal.SIGTERM)
-        assert await process.ended() == 0
-        assert process.lines()[-1]["event"] == "stopped"
-
-
-async def test_a_full_disk_under_cache_and_state(tmp_path: Path, engine: tuple[Engine, str]) -> None:
-    """Nothing can be kept: the model is served all the same, once the key is there; without one, the start says why."""
-    _, upstream = engine
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-    state = tmp_path / "state"
-    model = write(tmp_path / "model", small_spec(), tokenizer_config={"chat_template": "{{ messages[0].content }}"})
-    config = one_model(upstream) + f'tokenizer = "{model}"\n'
-    variables = {"TOKTIER_SERVER__CACHE_DIR": str(tmp_path / "cache"), "TOKTIER_LOG__PATH": "/dev/stdout"}
-    for round_ in ("no key", "a key"):
-        env = {n: v for n, v in os.environ.items() if not n.startswith("TOKTIER_")} | variables
-        env["TOKTIER_AUTH__STATE_DIR"] = str(state)
-        path = tmp_path / "toktier.toml"
-        path.write_text(config, "utf-8")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "proxy.cli", "serve", "--config", str(path), "--port", "0",
-            cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        if round_ == "no key":
-            _, errors = await asyncio.wait_for(process.communicate(), 40)
-            assert process.returncode not in (0, None)
-            assert b"Traceback" not in errors
-            assert b"state_dir" in errors
-            assert list(state.iterdir()) == []
-            Tenants(Auth(state_dir=state))
-            continue
-        try:
-            lines: dict[str, dict[str, Any]] = {}
-            async with asyncio.timeout(60):
-                while "tokenizer.loaded" not in lines:
-                    line = json.loads(await process.stdout.readline())
-                    lines[line["event"]] = line
-            url = lines["listening"]["urls"][0]
-            async with aiohttp.ClientSession() as client, client.post(url + CHAT, json=body()) as reply:
-                assert reply.status == 200
-            process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(process.communicate(), 30)
-            assert process.returncode == 0
-        finally:
-            if process.returncode is None:
-                process.kill()
-        assert [file for file in (tmp_path / "cache").rglob("*") if file.is_file()] == []
-
-
-async def test_an_end_while_a_tokenizer_is_loaded(tmp_path: Path, engine: tuple[Engine, str]) -> None:
-    """The load and the process that compares it are not waited for, and leave nothing behind."""
-    scratch = tmp_path / "tmp"
-    scratch.mkdir()
-    config = one_model(engine[1]) + 'tokenizer = "embedded"\n'
-    variables = {"TMPDIR": str(scratch), "TOKTIER_SERVER__CACHE_DIR": str(tmp_path / "cache")}
-    async with serving(tmp_path, config, **variables) as process:
-        await process.event("listening")
-        await until(lambda: any(scratch.glob("*/files/tokenizer.json")), "the comparison has begun")
-        process.signal(signal.SIGTERM)
-        assert await process.ended() == 0
-    assert process.lines()[-1]["event"] == "stopped"
-    assert list(scratch.iterdir()) == []

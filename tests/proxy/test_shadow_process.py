@@ -13,9 +13,9 @@ import aiohttp
 from typer.testing import CliRunner
 
 from proxy.cli import app
-from tests.proxy.test_process import CHAT, Process, body, serving, until
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import CACHE
+from tests.support.serving import CHAT, Process, body, serving, until
 from tests.support.wrong_tier import reference_ids, small
 
 
