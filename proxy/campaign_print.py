@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from proxy.certify_words import many
 from toktier.campaign import runner
 from toktier.campaign.report import Failure, PlantReport, Report
 
@@ -17,10 +19,14 @@ from toktier.campaign.report import Failure, PlantReport, Report
 @contextmanager
 def bar(*, wanted: bool) -> Iterator[runner.Progress | None]:
     """Shows a bar on standard error while the block runs; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    if not wanted or not console.is_terminal:
+    if not wanted or not Console(stderr=True).is_terminal:
         yield None
         return
+    with os.fdopen(os.dup(2), "w", encoding="utf-8") as own:  # a load holds back what is written to the descriptor
+        yield from _bar(Console(file=own))
+
+
+def _bar(console: Console) -> Iterator[runner.Progress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,11 +45,11 @@ def bar(*, wanted: bool) -> Iterator[runner.Progress | None]:
 
 def _state(report: Report) -> str:
     if report.plants is not None:
-        return f"{len(report.plants)} faults"
+        return many(len(report.plants), "fault")
     cuts = report.cuts.done if report.cuts else 0
     operations = report.ropes.done if report.ropes else 0
-    found = f", [red]{len(report.failures)} failures[/]" if report.failures else ""
-    return f"{cuts:,} cuts, {operations:,} operations{found}"
+    found = f", [red]{many(len(report.failures), 'failure')}[/]" if report.failures else ""
+    return f"{many(cuts, 'cut')}, {many(operations, 'operation')}{found}"
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -93,8 +99,8 @@ def _ropes(report: Report, out: Console) -> None:
     out.print(table)
     if told["operations"]:
         out.print(
-            f"{told['ropes']:,} ropes; {told['over_20k_characters']:,} operations on texts over 20K characters, "
-            f"{told['over_200k_characters']:,} over 200K"
+            f"{many(told['ropes'], 'rope')}; {many(told['over_20k_characters'], 'operation')} on texts over "
+            f"20K characters, {told['over_200k_characters']:,} over 200K"
         )
         for name, key in (("as served", "repaired"), ("cut closely", "repaired_when_cut_closely")):
             repaired = told[key]
@@ -105,7 +111,7 @@ def _ropes(report: Report, out: Console) -> None:
 
 def _plant(plant: PlantReport) -> str:
     if plant.caught is None:
-        why = f"none of {plant.harmless} candidates does harm" if plant.harmless else "does not exist here"
+        why = f"none of {many(plant.harmless, 'candidate')} does harm" if plant.harmless else "does not exist here"
         return f"{escape(plant.kind):<38} {why}"
     state = "[green]caught[/]" if plant.caught else "[red]missed[/]"
     found = f" by {escape(plant.by)}: {escape(plant.smallest)}" if plant.caught and plant.smallest_chars <= 40 else ""
@@ -115,7 +121,7 @@ def _plant(plant: PlantReport) -> str:
 
 def _failure(failure: Failure) -> str:
     cut = f" at cut {failure.cut}" if failure.cut is not None else ""
-    text = f'"{failure.text}", {failure.chars} characters'
+    text = f'"{failure.text}", {many(failure.chars, "character")}'
     change = ""
     if failure.change is not None:
         c = failure.change
@@ -129,7 +135,7 @@ def _verdict(report: Report) -> str:
         missed = sum(p.caught is False for p in report.plants)
         caught = sum(p.caught is True for p in report.plants)
         if missed:
-            return f"[red]{missed} planted faults missed[/]"
+            return f"[red]{many(missed, 'planted fault')} missed[/]"
         rest = report.not_reached
         return f"all {caught} planted faults caught" + (f"; not reached: {escape(', '.join(rest))}" if rest else "")
     return "[red]divergence[/]" if report.diverged else "no divergence"

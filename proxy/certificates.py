@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import typer
 
 from proxy import logs
 from proxy.certify import Exit, inspect
+from proxy.certify_words import pointed_at
 from proxy.config import EMBEDDED_TOKENIZER, Log
+from toktier import panics
 from toktier.campaign import corpus
 from toktier.campaign.runner import Plan, ProcessLost, run
 from toktier.errors import Refusal, UnusableFile
@@ -37,7 +42,8 @@ def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: 
     try:
         named = dict(zip(map(corpus.name_of, texts), corpus.read(texts), strict=True))
         named = named or {"a built-in sample": "".join(corpus.built_in())}
-        report = inspect(source.path, named, revision=source.revision, sidecar=source.sidecar, cache_dir=cache_dir)
+        with panics.unreported():
+            report = inspect(source.path, named, revision=source.revision, sidecar=source.sidecar, cache_dir=cache_dir)
     except UnusableFile as error:
         return _unusable(error)
     finally:
@@ -52,7 +58,15 @@ def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: 
 
 
 def campaign(source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, *, as_json: bool) -> Exit:
-    """Runs a campaign and prints its report."""
+    """Runs a campaign and prints its report, also where Ctrl-C or SIGTERM ends it."""
+    with _terminable() as terminated:
+        code = _campaign(source, texts, cache_dir, plan, terminated, as_json=as_json)
+    return Exit.TERMINATED if terminated and code is not Exit.DIVERGENCE else code
+
+
+def _campaign(
+    source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, terminated: Sequence[int], *, as_json: bool
+) -> Exit:
     from proxy.campaign_print import bar, show
 
     noise = logs.configure(Log(level="error"), stream=2)
@@ -71,10 +85,14 @@ def campaign(source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan,
     except UnusableFile as error:
         return _unusable(error)
     except Refusal as refusal:
-        typer.echo(f"toktier: no certificate: {refusal}", err=True)
+        typer.echo("\n".join([f"toktier: no certificate: {refusal}", *pointed_at(*refusal.excerpt())]), err=True)
         return Exit.REFUSED
+    except KeyboardInterrupt:
+        typer.echo("toktier: interrupted before anything was tried", err=True)
+        return Exit.INTERRUPTED
     except ProcessLost as error:
-        typer.echo(f"toktier: {error}", err=True)
+        if not terminated:  # SIGTERM went to all processes of the group, and they were the first
+            typer.echo(f"toktier: {error}", err=True)
         return Exit.UNUSABLE
     finally:
         noise.close()
@@ -85,6 +103,23 @@ def campaign(source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan,
     if report.diverged:
         return Exit.DIVERGENCE
     return Exit.INTERRUPTED if report.ended == "interrupted" else Exit.OK
+
+
+@contextmanager
+def _terminable() -> Iterator[list[int]]:
+    """SIGTERM does what Ctrl-C does; the list then holds it. A second one ends the process."""
+    came: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _unusable(error: UnusableFile) -> Exit:

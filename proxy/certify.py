@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxy.certify_words import classes_in_words, kind
+from toktier.certificate.store import certificates_in
 from toktier.tokenizer import FrozenTokenizer
 
 EXAMPLES = 12
@@ -33,6 +34,7 @@ class Exit(IntEnum):
     UNUSABLE = 2
     REFUSED = 3
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,21 @@ class Coverage:
 
 @dataclass
 class Report:
-    """Everything that `toktier certify` prints. Where there is a refusal the rest is empty."""
+    """Everything that `toktier certify` prints. Where there is a refusal the rest is empty.
+
+    ``refusal``: construct and place; ``excerpt`` of the pattern, empty where it is about none, and the index of the
+    place in that, ``excerpt_at``. ``cache``: the folder that certificates are kept in; ``from_cache``: whether this one
+    came from there.
+    """
 
     source: str
     revision: str | None
     digest: str
     versions: list[str]
     seconds: float
-    refusal: dict[str, str] | None = None
+    cache: Path | None = None
+    from_cache: bool = False
+    refusal: dict[str, Any] | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
     classes: list[dict[str, Any]] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
@@ -93,7 +102,7 @@ class Report:
             "refusal": self.refusal,
         }
         if self.refusal is None:
-            value["certificate"] = dict(self.summary)
+            value["certificate"] = {**self.summary, "from_cache": self.from_cache}
             value["classes"] = self.classes
             value["examples"] = [asdict(example) for example in self.examples]
         if self.coverage is not None:
@@ -125,9 +134,18 @@ def inspect(
     report = Report(tokenizer.source, tokenizer.revision, tokenizer.digest, list(tokenizer.versions), seconds)
     certificate = tokenizer.certificate
     if certificate is None:
-        assert tokenizer.refusal is not None
-        report.refusal = {"construct": tokenizer.refusal.construct, "place": tokenizer.refusal.place}
+        refusal = tokenizer.refusal
+        assert refusal is not None
+        excerpt, at = refusal.excerpt()
+        report.refusal = {
+            "construct": refusal.construct,
+            "place": refusal.place,
+            "excerpt": excerpt,
+            "excerpt_at": at if excerpt else None,
+        }
         return report
+    report.cache = None if cache_dir is None else certificates_in(cache_dir)
+    report.from_cache = certificate.from_cache
     report.summary = certificate.summary()
     report.classes = classes_in_words(certificate.table)
     text = "".join(texts.values())

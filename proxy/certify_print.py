@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxy.certify import Example, Report
-from proxy.certify_words import shown
+from proxy.certify_words import many, pointed_at, shown
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -21,6 +21,8 @@ def show(report: Report, console: Console | None = None) -> None:
     _line(out, "engines", ", ".join(report.versions))
     if report.refusal is not None:
         _line(out, "refused", f"{report.refusal['construct']}, at {report.refusal['place']}")
+        for line in pointed_at(report.refusal["excerpt"], report.refusal["excerpt_at"]):
+            _line(out, "", line)
         out.print("\nno certificate: the tokenizer is served by full encodes")
         return
     summary = report.summary
@@ -31,20 +33,24 @@ def show(report: Report, console: Console | None = None) -> None:
         kinds.append(f"{summary['cut_pairs_if_next']} of them depend on the next character")
     if summary.get("cut_pairs_if_apart"):
         kinds.append(f"{summary['cut_pairs_if_apart']} on the two characters themselves, by the merges")
-    _line(out, "classes", f"{summary['classes']}, from {summary['atoms']} atoms")
+    _line(out, "classes", f"{summary['classes']}, from {many(summary['atoms'], 'atom')}")
     _line(out, "cuts", "; ".join(kinds))
     _line(out, "interior", _interior(summary))
-    _line(out, "certificate", f"{summary['digest'][:16]}, loaded in {report.seconds} s")
+    cache = f" ({report.cache})" if report.cache else ""
+    origin = f"from the cache{cache}" if report.from_cache else f"derived just now; it was not in the cache{cache}"
+    _line(out, "certificate", f"{summary['digest'][:16]}, {origin}")
+    _line(out, "loaded in", f"{report.seconds} s, with the certificate's check against the engine")
     coverage = report.coverage
     assert coverage is not None
-    out.print(f"\non {escape(coverage.text)}, {coverage.characters:,} characters", soft_wrap=True)
+    out.print(f"\non {escape(coverage.text)}, {many(coverage.characters, 'character')}", soft_wrap=True)
     out.print(
-        f"  {coverage.cuts:,} cuts: {100 * coverage.share:.1f} % of all positions, {coverage.mean_distance} characters "
-        f"apart on average; the longest stretch without one has {coverage.longest:,} characters, "
+        f"  {many(coverage.cuts, 'cut')}: {100 * coverage.share:.1f} % of all positions, {coverage.mean_distance} "
+        f"characters apart on average; the longest stretch without one has {many(coverage.longest, 'character')}, "
         f"from character {coverage.longest_at:,}",
         soft_wrap=True,
     )
-    out.print("  most often between")
+    if report.examples:
+        out.print("  most often between")
     for example in report.examples:
         out.print(f"    {escape(_example(example))}", soft_wrap=True)
 
@@ -64,8 +70,8 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pre-tokenizer" if k == 0 else "", _stage(stage)
         yield "", f"  {_condition(stage)}"
     yield "model", str(summary["model"])
-    if summary.get("lemma_3"):
-        yield "", f"  merges across unsplit text (lemma 3): {summary['lemma_3']}"
+    if summary.get("merges"):
+        yield "", f"  cuts inside unsplit text, by the merges (lemma 3): {summary['merges']}"
     flags = {name: n for name, n in (summary.get("literal_flags") or {}).items() if n}
     told = f" ({', '.join(f'{n} {name}' for name, n in flags.items())})" if flags else ""
     yield "added tokens", f"{summary['literals']}{told}"
@@ -107,7 +113,10 @@ def _interior(summary: Mapping[str, Any]) -> str:
     if not summary.get("interior"):
         return "no: parts are encoded as texts of their own"
     where = "each segment between added tokens" if summary.get("prefix") == "segment" else "the text"
-    return f"yes: {where} begins in a way of its own, so a part is encoded with the character before it"
+    return (
+        f"yes: the start of {where} is treated in a way of its own (something is put before it, or stripped off it), "
+        "so a part of a text is encoded with the character before it"
+    )
 
 
 def _example(example: Example) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.cells import cell_len
 
 from toktier.certificate.classes import SURROGATES
 from toktier.certificate.table import NO, Table
@@ -66,6 +67,19 @@ def classes_in_words(table: Table) -> list[dict[str, Any]]:
 def shown(text: str) -> str:
     """``text`` on one line, what does not print as its code point."""
     return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
+
+
+def many(count: int, noun: str) -> str:
+    """``1 character``, ``2,000 characters``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def pointed_at(excerpt: str, at: int | None) -> list[str]:
+    """An excerpt as a line, and a line with a sign below its character ``at``; nothing for an empty one."""
+    if not excerpt:
+        return []
+    line = f"  {shown(excerpt)}"
+    return [line] if at is None else [line, " " * (2 + cell_len(shown(excerpt[:at]))) + "^"]
 
 
 def _mostly(members: npt.NDArray[np.integer]) -> str:

@@ -18,6 +18,7 @@ from proxy.config import Model, Settings, Upstream
 from proxy.config_checks import warnings
 from proxy.loading import Loader
 from proxy.registry import CannotLoad
+from toktier import panics
 from toktier.reasons import BYPASS_HELP, Bypass
 from toktier.sessions import SessionStore
 from toktier.tier import ModelTier
@@ -131,7 +132,8 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
         return report
     start = time.perf_counter()
     try:
-        loaded = Loader().load(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
+        with panics.unreported():
+            loaded = Loader().load(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
     except CannotLoad as error:
         report.bypass, report.detail = error.reason, error.detail
         return report

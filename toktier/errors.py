@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from toktier.reasons import Bypass
 
 
@@ -16,13 +20,35 @@ class UnusableFile(TokTierError):
 class Refusal(TokTierError):
     """No certificate: ``construct`` is what stopped the proof and ``place`` is where it stands.
 
-    A refused tokenizer is still served, by full encodes.
+    ``pattern``: the one that it stands in, "" where it is about none. A refused tokenizer is still served, by full
+    encodes.
     """
 
     def __init__(self, construct: str, place: str) -> None:
         super().__init__(f"{construct} (at {place})")
         self.construct = construct
         self.place = place
+        self.pattern = ""
+
+    def excerpt(self, around: int = 30) -> tuple[str, int | None]:
+        """At most ``around`` characters of the pattern on either side of the place, with "…" where it goes on, and
+        the index of the place in that; None where it is about the pattern as a whole."""
+        m = re.search(r", character (\d+)$", self.place)
+        at = int(m[1]) if m else 0
+        start, end = max(0, at - around), min(len(self.pattern), at + around)
+        before = "…" if start else ""
+        text = before + self.pattern[start:end] + ("…" if end < len(self.pattern) else "")
+        return text, at - start + len(before) if m else None
+
+
+@contextmanager
+def refusing(pattern: str) -> Iterator[None]:
+    """A `Refusal` from inside, where places end with ``character N``, is one about ``pattern``."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.pattern = refusal.pattern or pattern
+        raise
 
 
 class InvalidText(TokTierError):

@@ -69,6 +69,13 @@ class TokenizerFiles:
     """What stands beside a rank file (`toktier.rank_files`); then ``tokenizer`` holds the ranks."""
 
     @property
+    def model_name(self) -> str:
+        """What messages call the model file: ``source`` where that is the file itself."""
+        given = Path(self.source).expanduser()
+        is_file = given != self.folder and given.parent == self.folder
+        return self.source if is_file else f"{MODEL_FILE} of {self.source}"
+
+    @property
     def names(self) -> list[str]:
         """What was read, as the digest names it, sorted."""
         return sorted(self._contents())

@@ -23,7 +23,7 @@ def probes(read: TokenizerFiles) -> Iterator[str]:
 
 
 def _literals(read: TokenizerFiles) -> set[str]:
-    spec = sources.parse_object(read.tokenizer, f"{sources.MODEL_FILE} of {read.source}")
+    spec = sources.parse_object(read.tokenizer, read.model_name)
     config = read.json("tokenizer_config.json")
     found: set[str] = set()
     pending: list[Any] = [spec.get("added_tokens"), config.get("added_tokens_decoder")]

@@ -41,7 +41,7 @@ def reference_of(read: sources.TokenizerFiles) -> tuple[Reference, SpecialTokens
     if read.sidecar is not None:
         return TiktokenEngine(ranks_in(read), read.source), SpecialTokens(EMPTY, EMPTY)
     spec = spec_of(read)
-    reference = engine_of(text_of(read), read.source)
+    reference = engine_of(text_of(read), read.model_name)
     special, _ = special_of(without_tables(spec), reference)
     reference.tokenizer.post_processor = None
     return reference, special
@@ -59,19 +59,17 @@ def text_of(read: sources.TokenizerFiles) -> str:
     try:
         return read.tokenizer.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} is not UTF-8; fetch it again") from error
+        raise UnusableFile(f"{read.model_name} is not UTF-8; fetch it again") from error
 
 
 def spec_of(read: sources.TokenizerFiles) -> dict[str, Any]:
     """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None. Raises `UnusableFile`."""
-    spec = sources.parse_object(read.tokenizer, f"{sources.MODEL_FILE} of {read.source}")
+    spec = sources.parse_object(read.tokenizer, read.model_name)
     model = spec.get("model")
     if not isinstance(model, dict):
-        raise UnusableFile(f"{sources.MODEL_FILE} of {read.source} has no model; it is not a tokenizer file")
+        raise UnusableFile(f"{read.model_name} has no model; it is not a tokenizer file")
     if model.get("dropout"):
-        raise UnusableFile(
-            f"{sources.MODEL_FILE} of {read.source} has BPE dropout, so its IDs are random; set model.dropout to null"
-        )
+        raise UnusableFile(f"{read.model_name} has BPE dropout, so its IDs are random; set model.dropout to null")
     blocks = [name for name in ("truncation", "padding") if spec.get(name) is not None]
     if blocks:
         # Engines switch both off for every prompt; a file that was saved with them must not cut or pad ours.
@@ -85,21 +83,21 @@ def without_tables(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "model": {**model, **{name: type(model[name])() for name in _TABLES if name in model}}}
 
 
-def engine_of(text: str, source: str) -> ReferenceEngine:
-    """The engine on a ``tokenizer.json``; ``source`` names it in the `UnusableFile` that an unfit one raises."""
+def engine_of(text: str, name: str) -> ReferenceEngine:
+    """The engine on a ``tokenizer.json``; ``name`` is its own in the `UnusableFile` that an unfit one raises."""
     try:
         tokenizer = Tokenizer.from_str(text)
     except BaseException as error:  # tokenizers raises plain Exception, or panics
         if not is_failure(error):
             raise
         why = unknown_component(json.loads(text)) or error
-        raise UnusableFile(f"{sources.MODEL_FILE} of {source} is not readable by tokenizers: {why}") from error
+        raise UnusableFile(f"{name} is not readable by tokenizers: {why}") from error
     for token in tokenizer.get_added_tokens_decoder().values():
         gone = tokenizer.normalizer and token.normalized and not tokenizer.normalizer.normalize_str(token.content)
         if gone and token.content:
             # tokenizers then looks for the empty text, and beside some other tokens never ends
             raise UnusableFile(
-                f"the added token {token.content!r} of {source} is searched for in normalized text, but the normalizer "
+                f"the added token {token.content!r} of {name} is searched for in normalized text, but the normalizer "
                 "leaves nothing of it; set its normalized to false"
             )
     return ReferenceEngine(tokenizer)

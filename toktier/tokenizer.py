@@ -81,27 +81,34 @@ class FrozenTokenizer:
         sidecar: Path | None = None,
         cache_dir: Path | None = None,
         window: bool = True,
+        certified_only: bool = False,
     ) -> FrozenTokenizer:
         """Reads and checks a tokenizer: seconds of work, some of it under the GIL.
 
         ``source`` is a folder, a ``tokenizer.json`` or a rank file (also ``.xz``), or a hub id, ``revision`` a commit
         hash for the latter, ``sidecar`` that of a rank file where it does not lie beside it. ``cache_dir`` keeps
         verdicts, probed sets and tables between loads; ``window=False`` leaves the window engine out. Raises
-        `UnusableFile`.
+        `UnusableFile`; with ``certified_only`` also the `Refusal` of a tokenizer without a certificate, before anything
+        is done about the window engine.
         """
         read = sources.read(source, revision=revision, sidecar=sidecar)
-        return cls.from_files(read, cache_dir=cache_dir, window=window)
+        return cls.from_files(read, cache_dir=cache_dir, window=window, certified_only=certified_only)
 
     @classmethod
     def from_files(
-        cls, read: sources.TokenizerFiles, *, cache_dir: Path | None = None, window: bool = True
+        cls,
+        read: sources.TokenizerFiles,
+        *,
+        cache_dir: Path | None = None,
+        window: bool = True,
+        certified_only: bool = False,
     ) -> FrozenTokenizer:
         """As `load`, for files that are read already."""
         started = time.perf_counter()
         digest = read.digest(engine_versions())
         config = read.json("tokenizer_config.json")
         make = _of_json if read.sidecar is None else _of_ranks
-        made = make(read, digest, cache_dir, window)
+        made = make(read, digest, cache_dir, window, certified_only)
         refused = made.window if isinstance(made.window, str) else None
         tokenizer = cls(
             source=read.source,
@@ -188,26 +195,34 @@ class _Made(NamedTuple):
     vocab_size: int
 
 
-def _of_json(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
+def _of_json(
+    read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool, certified_only: bool
+) -> _Made:
     text = text_of(read)
     verdict = admission.load_verdict(cache_dir, digest)
-    wanted = window and (verdict is None or verdict.refusal is None)
+    wanted = window and (verdict is None or verdict.refusal is None) and fastokens.usable_version()
     with ThreadPoolExecutor(1, "toktier-load") as pool:
-        # fastokens loads without the GIL, so it goes first and the rest runs beside it.
-        raw = pool.submit(fastokens.RawFastokens, text) if wanted and fastokens.usable_version() else None
+        # fastokens loads without the GIL, so it goes first and the rest runs beside it, unless that may be the end.
+        raw = pool.submit(fastokens.RawFastokens, text) if wanted and not certified_only else None
         spec = spec_of(read)
-        reference = engine_of(text, read.source)
+        reference = engine_of(text, read.model_name)
         vocab_size = _vocab_size(spec, reference)
         certificate, refusal = _certified(
             lambda: certify(spec, reference.tokenizer, cache_dir=cache_dir, key=digest), read.source
         )
+        if certified_only and refusal is not None:
+            raise refusal
+        if wanted and raw is None:
+            raw = pool.submit(fastokens.RawFastokens, text)
         small = without_tables(spec)
         special, special_refusal = special_of(small, reference)
         engine = _window(raw, reference, small, digest, cache_dir, verdict) if window else "not asked for"
     return _Made(small, reference, engine, certificate, refusal, special, special_refusal, vocab_size)
 
 
-def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool) -> _Made:
+def _of_ranks(
+    read: sources.TokenizerFiles, digest: str, cache_dir: Path | None, window: bool, certified_only: bool
+) -> _Made:
     """A rank file has no post-processor, and no window engine reads it."""
     ranks = ranks_in(read)
     reference = TiktokenEngine(ranks, read.source)
@@ -215,6 +230,8 @@ def _of_ranks(read: sources.TokenizerFiles, digest: str, cache_dir: Path | None,
         lambda: certify_ranks(ranks.pattern, [*ranks.special_tokens], reference, cache_dir=cache_dir, key=digest),
         read.source,
     )
+    if certified_only and refusal is not None:
+        raise refusal
     refused = "no window engine reads rank files" if window else "not asked for"
     special = SpecialTokens(EMPTY, EMPTY)
     return _Made(ranks.spec, reference, refused, certificate, refusal, special, None, ranks.vocab_size)
@@ -234,12 +251,16 @@ def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificat
         return None, refusal
     except BaseException as error:
         if type(error).__name__ == "PanicException":  # of native code, and no Exception
-            return None, Refusal("a part of the file on which the engine panics", "certificate")
+            return None, Refusal(f"a part of the file on which the engine panics ({_first_line(error)})", "certificate")
         if not isinstance(error, Exception):
             raise
         # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
         _log.exception("tokenizer.certificate_failed", source=source)
         return None, Refusal(f"internal error {type(error).__name__}", "certificate")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]
 
 
 def _window(

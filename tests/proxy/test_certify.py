@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +18,9 @@ from typer.testing import CliRunner, Result
 
 from proxy.certify import EXAMPLES, inspect
 from proxy.certify_print import show
-from proxy.certify_words import classes_in_words, kind, shown
+from proxy.certify_words import classes_in_words, kind, many, pointed_at, shown
 from proxy.cli import app
+from tests.conftest import ROOT
 from tests.support.campaigns import folder_of, qwen
 from tests.support.rank_data import SMALL_SIDECAR, write_ranks
 from tests.support.tokenizer_files import CACHE, bpe, write
@@ -38,9 +42,12 @@ def certify(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["certify", *map(str, arguments)], catch_exceptions=False)
 
 
+REFUSED = r"\p{L}+|\n|\d(?<=[0-4])x"
+
+
 def refused_spec() -> dict[str, object]:
     spec = bpe(["a", "b", "ab"], ["a b"])
-    spec["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": r"(?<=a)b"}, "behavior": "Isolated", "invert": False}
+    spec["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": REFUSED}, "behavior": "Isolated", "invert": False}
     return spec
 
 
@@ -119,12 +126,70 @@ def test_a_refusal_names_construct_and_place(tmp_path: Path) -> None:
     folder = write(tmp_path / "t", refused_spec())
     result = certify(folder)
     assert result.exit_code == 3
-    assert "look-behind" in result.stdout.replace("lookbehind", "look-behind")
-    assert "pre_tokenizer" in result.stdout
+    lines = result.stdout.splitlines()
+    at = lines.index("refused       look-behind, at pre_tokenizer, character 12")
+    assert lines[at + 1].strip() == REFUSED
+    assert lines[at + 1][lines[at + 2].index("^") :] == "(?<=[0-4])x"
     told = json.loads(certify(folder, "--json").stdout)
     assert told["result"] == "refused"
-    assert told["refusal"]["place"].startswith("pre_tokenizer")
+    assert told["refusal"] == {
+        "construct": "look-behind", "place": "pre_tokenizer, character 12", "excerpt": REFUSED, "excerpt_at": 12,
+    }  # fmt: skip
     assert "certificate" not in told
+
+
+def test_a_refusal_about_no_pattern_shows_none(tmp_path: Path) -> None:
+    folder = write(tmp_path / "t", {**bpe(["a", "b"], []), "pre_tokenizer": {"type": "UnicodeScripts"}})
+    result = certify(folder)
+    assert result.exit_code == 3
+    lines = result.stdout.splitlines()
+    assert lines[lines.index("refused       pre-tokenizer UnicodeScripts, at pre_tokenizer") + 1] == ""
+    told = json.loads(certify(folder, "--json").stdout)["refusal"]
+    assert (told["excerpt"], told["excerpt_at"]) == ("", None)
+
+
+def test_an_excerpt_points_at_what_is_printed() -> None:
+    assert pointed_at("a\n(", 2) == ["  a<U+000A>(", "           ^"]
+    assert pointed_at("\u4e2d(", 1) == ["  \u4e2d(", "    ^"]
+    assert pointed_at("ab", None) == ["  ab"]
+    assert pointed_at("", None) == []
+
+
+def test_numbers_and_nouns() -> None:
+    assert [many(n, "cut") for n in (0, 1, 2000)] == ["0 cuts", "1 cut", "2,000 cuts"]
+
+
+def test_it_is_told_whether_the_certificate_was_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(tmp_path / "cache"))
+    folder = write(tmp_path / "t", {**bpe(["a", "b"], []), "pre_tokenizer": {"type": "WhitespaceSplit"}})
+    kept = tmp_path / "cache" / "certificates"
+    assert f"derived just now; it was not in the cache ({kept})\n" in certify(folder).stdout
+    assert len(list(kept.iterdir())) == 1
+    assert f", from the cache ({kept})\n" in certify(folder).stdout
+    assert json.loads(certify(folder, "--json").stdout)["certificate"]["from_cache"] is True
+
+
+def test_a_text_without_cuts_has_no_examples(tmp_path: Path) -> None:
+    folder = write(tmp_path / "t", {**bpe(["a", "b"], []), "pre_tokenizer": {"type": "WhitespaceSplit"}})
+    (tmp_path / "one.txt").write_text("x")
+    result = certify(folder, "--text", tmp_path / "one.txt")
+    assert result.exit_code == 0
+    assert "most often" not in result.stdout
+    assert "one.txt, 1 character\n" in result.stdout
+    assert "  0 cuts: 0.0 % of all positions" in result.stdout
+    assert "the longest stretch without one has 1 character, from" in result.stdout
+
+
+def test_a_panic_of_the_engine_is_one_line(tmp_path: Path) -> None:
+    """Rust writes to the file descriptor, past `CliRunner`."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**bpe(["a"], []), "normalizer": {"type": "Precompiled"}}))
+    environment = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
+    command = [sys.executable, "-m", "proxy.cli", "certify", str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"toktier: tokenizer.json of {tmp_path} is not readable by tokenizers: ")
+    assert "precompiled_charsmap" in line
 
 
 @pytest.mark.parametrize(
@@ -169,7 +234,8 @@ def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(certificates, "self_check", fails)
     report = inspect(EMBEDDED, {"t": TEXT}, cache_dir=CACHE)
-    assert report.refusal == {"construct": "self-check", "place": "IDs at a certified cut"}
+    assert report.refusal is not None
+    assert (report.refusal["construct"], report.refusal["place"]) == ("self-check", "IDs at a certified cut")
     out = io.StringIO()
     show(report, Console(file=out, width=100))
     assert "self-check, at IDs at a certified cut" in out.getvalue()

@@ -10,7 +10,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from tests.support.regex_oracle import random_pattern
 from toktier.certificate.classes import Mask, Probe, flips_of, flips_of_points, matched, partition
-from toktier.certificate.derive import lemma_2
+from toktier.certificate.derive import split_rule
 from toktier.certificate.ops import Op, Split
 from toktier.certificate.stages import stages
 from toktier.errors import Refusal
@@ -52,7 +52,7 @@ def certified_pairs(ops: Sequence[Op], alphabet: str) -> set[tuple[str, str]]:
         own = holds[at : at + len(split.positions.atoms)]
         rows.append((own, own))
         at += len(own)
-    cut = lemma_2(splits, rows, holds.shape[1]).cut
+    cut = split_rule(splits, rows, holds.shape[1]).cut
     return {(a, b) for a in alphabet for b in alphabet if cut[classes[ord(a)], classes[ord(b)]]}
 
 

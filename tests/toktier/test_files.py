@@ -46,6 +46,17 @@ def test_a_folder_and_its_file_read_the_same(tmp_path: Path) -> None:
     assert files.read(str(path / "tokenizer.json")).digest([]) == read.digest([])
 
 
+def test_messages_name_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder(tmp_path / "a")
+    assert files.read(path).model_name == f"tokenizer.json of {path}"
+    assert files.read(path / "tokenizer.json").model_name == str(path / "tokenizer.json")
+    (path / "other.json").write_bytes(MODEL)
+    assert files.read(path / "other.json").model_name == str(path / "other.json")
+    monkeypatch.chdir(path)
+    assert files.read(".").model_name == "tokenizer.json of ."
+    assert files.read("tokenizer.json").model_name == "tokenizer.json"
+
+
 def test_compressed_and_plain_are_the_same_tokenizer(tmp_path: Path) -> None:
     plain = files.read(folder(tmp_path / "a"))
     path = folder(tmp_path / "b")

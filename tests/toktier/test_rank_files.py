@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import lzma
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 import tiktoken
 from tiktoken_ext import openai_public
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, data_path
 from tests.support.rank_data import PATTERNS, SIDECARS, SMALL, SMALL_SIDECAR, published, rank_lines, write_ranks
+from tests.support.tokenizer_files import CACHE
 from toktier import files
 from toktier.errors import UnusableFile
 from toktier.rank_files import BYTE_RANKS, EXAMPLE, is_rank_file, parse_ranks, ranks_of
@@ -43,6 +47,20 @@ def test_the_example_is_one() -> None:
 def test_the_document_has_a_published_one() -> None:
     (block,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "tiktoken.md").read_text("utf-8"), re.DOTALL)
     assert json.loads(block) == SIDECARS["gpt2_tiktoken"]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_document_certify(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tiktoken.md").read_text("utf-8"), re.DOTALL)
+    (ranks,) = data_path("tokenizers", "gpt2_tiktoken").glob("*.tiktoken.xz")
+    (tmp_path / "r50k_base.tiktoken").write_bytes(lzma.decompress(ranks.read_bytes()))
+    (tmp_path / "conf").symlink_to(ROOT / "conf")
+    toktier = f'toktier() {{ "{sys.executable}" -m proxy.cli "$@"; }}\n'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TOKTIER_SERVER__CACHE_DIR": str(CACHE)}
+    done = subprocess.run(["sh", "-ec", toktier + block], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "engines       tokenizers " in done.stdout
+    assert "model         tiktoken" in done.stdout
 
 
 def test_sidecars_are_what_the_published_packages_say() -> None:

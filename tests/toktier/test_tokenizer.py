@@ -172,6 +172,28 @@ def test_no_certificate_costs_speed_only(small: Path, monkeypatch: pytest.Monkey
     assert loaded.encoder.rule is None
 
 
+def test_where_a_certificate_is_needed_its_refusal_comes_before_the_window_engine(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_early(_: str) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(module.fastokens, "RawFastokens", too_early)
+    with pytest.raises(Refusal, match="not under test"):
+        FrozenTokenizer.load(small, certified_only=True)
+
+
+@pytest.mark.slow
+def test_where_a_certificate_is_needed_and_there_all_is_as_ever(small: Path) -> None:
+    plain, needed = (FrozenTokenizer.load(small, cache_dir=CACHE, certified_only=only) for only in (False, True))
+    assert plain.certificate is not None
+    assert needed.certificate is not None
+    assert needed.certificate.digest == plain.certificate.digest
+    assert needed.certificate.from_cache
+    assert isinstance(needed.window, FastokensEngine)
+    assert (needed.digest, needed.vocab_size) == (plain.digest, plain.vocab_size)
+
+
 def test_the_digest_holds_files_and_versions(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {FrozenTokenizer.load(small, window=False).digest}
     monkeypatch.setattr(ReferenceEngine, "version", "0.0.0")
@@ -198,6 +220,7 @@ def test_case_t09_an_unknown_field_means_the_reference(tmp_path: Path) -> None:
 
 
 def test_loads_and_encodes_in_threads(small: Path) -> None:
+    FrozenTokenizer.load(small, cache_dir=CACHE)  # the window engine is tested once, not in each thread
     with ThreadPoolExecutor(4) as pool:
         loaded = list(pool.map(lambda _: FrozenTokenizer.load(small, cache_dir=CACHE), range(4)))
         rows = list(pool.map(lambda i: loaded[i % 4].window.encode(TEXT).tolist(), range(64)))

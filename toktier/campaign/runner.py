@@ -10,21 +10,24 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Protocol
 
+from toktier import panics
 from toktier.campaign import worker
 from toktier.campaign.edits import OPERATIONS
 from toktier.campaign.plants import kinds
@@ -49,6 +52,7 @@ ENOUGH = 20
 """Failures after which a campaign ends."""
 _AHEAD = 2
 """Blocks under way per process."""
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 
 Progress = Callable[[Report, float], None]
 """Told the report so far and the share of the work that is done, 0 to 1."""
@@ -187,11 +191,14 @@ def run(
     """Loads the tokenizer, then does what the plan says. ``real``: texts beside those that are drawn;
     ``revision`` and ``sidecar`` as in `FrozenTokenizer.load`.
 
-    Raises `UnusableFile`, the `Refusal` of a tokenizer without a certificate, and `ProcessLost`. An interrupt
-    (Ctrl-C) ends it early; the report says so.
+    Raises `UnusableFile`, the `Refusal` of a tokenizer without a certificate, and `ProcessLost`. A `KeyboardInterrupt`
+    (Ctrl-C, or what a handler of SIGTERM raises) ends it early once it has begun; the report says so.
     """
     started = time.monotonic()
-    tokenizer = FrozenTokenizer.load(source, revision=revision, sidecar=sidecar, cache_dir=cache_dir)
+    with panics.unreported():
+        tokenizer = FrozenTokenizer.load(
+            source, revision=revision, sidecar=sidecar, cache_dir=cache_dir, certified_only=True
+        )
     subject = subject_of(tokenizer, real)
     report = _report(tokenizer, plan, real)
     rows: list[Any] = []
@@ -210,10 +217,16 @@ def run(
             _Checks(report, plan.cases, report.cuts, CutBlock, 20.0 * CUT_CASES),
             _Checks(report, plan.rope_ops, report.ropes, RopeBlock, 1.0 * ROPES * OPERATIONS),
         ]
-    setup = Setup(str(source), revision, sidecar, cache_dir, tuple(real), plan.seed)
     report.cpu_seconds = 0.0
     try:
-        with _pool(plan, setup, Worker(subject, plan.seed)) as submit:
+        with tempfile.TemporaryDirectory(prefix="toktier-campaign-") as folder, ExitStack() as stack:
+            if plan.processes == 1:
+                submit = _here(Worker(subject, plan.seed))
+            else:
+                texts = Path(folder, "texts.json")
+                texts.write_text(json.dumps(real), "ascii")
+                setup = Setup(str(source), revision, sidecar, cache_dir, texts, plan.seed)
+                submit = stack.enter_context(_pool(plan, setup))
             _drive([_Feed(row) for row in rows], submit, plan, report, progress)
     except KeyboardInterrupt:
         report.ended = "interrupted"
@@ -265,18 +278,20 @@ def _drive(
             return
 
 
+def _here(worker: Worker) -> Callable[[Any], Future[Any]]:
+    """This process takes blocks, at once."""
+
+    def at_once(block: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(worker.run(block))
+        return future
+
+    return at_once
+
+
 @contextmanager
-def _pool(plan: Plan, setup: Setup, here: Worker) -> Iterator[Callable[[Any], Future[Any]]]:
-    """Something that takes blocks: this process, or spawned ones, which are gone when the block ends."""
-    if plan.processes == 1:
-
-        def at_once(block: Any) -> Future[Any]:
-            future: Future[Any] = Future()
-            future.set_result(here.run(block))
-            return future
-
-        yield at_once
-        return
+def _pool(plan: Plan, setup: Setup) -> Iterator[Callable[[Any], Future[Any]]]:
+    """Spawned processes take blocks; they are gone when the block ends."""
     resource_tracker.ensure_running()  # by itself it would undo the mask below, in the middle of a start
     pool = ProcessPoolExecutor(
         plan.processes, multiprocessing.get_context("spawn"), initializer=worker.start, initargs=(setup,)
@@ -296,22 +311,23 @@ def _pool(plan: Plan, setup: Setup, here: Worker) -> Iterator[Callable[[Any], Fu
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the block ends, and processes that start in it never see one: they inherit the mask.
+    """Ctrl-C and SIGTERM wait until the block ends, and processes that start in it never see Ctrl-C: they inherit the
+    mask. SIGTERM they do see, since the pool ends them by it where one of them is lost.
 
     The mask alone is not enough here: another thread may take the signal, and Python would still raise in this one.
     """
     came: list[int] = []
     here = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in _ENDS} if here else {}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if here:
-            signal.signal(signal.SIGINT, handler)
-    if came:
-        raise KeyboardInterrupt
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for one in came:
+        signal.raise_signal(one)
 
 
 def _report(tokenizer: FrozenTokenizer, plan: Plan, real: Sequence[str]) -> Report:

@@ -5,10 +5,13 @@ Invariant: what a block yields is a function of the seed, its number and the tok
 
 from __future__ import annotations
 
+import json
 import logging
+import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from toktier import panics
 from toktier.campaign.edits import Account, BadChange, Change, apply, close, floor_of, is_close, run_rope
 from toktier.campaign.minimise import escaped, smallest
 from toktier.campaign.plants import Fault, Harmless, plant
@@ -35,13 +39,17 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs to begin: the tokenizer's source, the texts, the seed."""
+    """What a process needs to begin: the tokenizer's source, the seed, and the file with the real texts (a JSON list).
+
+    It must be small: it is written to a process that starts, and one that dies before it has read all of more than a
+    pipe holds would never be noticed.
+    """
 
     source: str
     revision: str | None
     sidecar: Path | None
     cache_dir: Path | None
-    real: tuple[str, ...]
+    texts: Path
     seed: int
 
 
@@ -261,6 +269,7 @@ _worker: Worker | None = None
 def start(setup: Setup) -> None:
     """In a new process: load the tokenizer; one thread, for the other cores have processes of their own."""
     global _worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # read by the engines at their first batch
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -268,10 +277,20 @@ def start(setup: Setup) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    tokenizer = FrozenTokenizer.load(
-        setup.source, revision=setup.revision, sidecar=setup.sidecar, cache_dir=setup.cache_dir
-    )
-    _worker = Worker(subject_of(tokenizer, setup.real), setup.seed)
+    with panics.unreported():
+        tokenizer = FrozenTokenizer.load(
+            setup.source, revision=setup.revision, sidecar=setup.sidecar, cache_dir=setup.cache_dir
+        )
+    real = json.loads(setup.texts.read_text("ascii"))
+    _worker = Worker(subject_of(tokenizer, real), setup.seed)
+
+
+def _end_with_parent() -> None:
+    """Without whoever started it a process would wait for blocks for ever: it holds both ends of the pipe itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def run_block(block: CutBlock | RopeBlock | PlantBlock) -> CutResult | RopeResult | PlantResult:

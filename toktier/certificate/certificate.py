@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from toktier.certificate.source import derivation
 from toktier.certificate.stages import stages
 from toktier.certificate.table import IF_APART, IF_NEXT, Table, TableCuts
 from toktier.engines.reference import ReferenceEngine
-from toktier.errors import CannotEncode, Refusal
+from toktier.errors import CannotEncode, Refusal, refusing
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Certificate(TableCuts):
     digest: str = ""
     engine: str = ""
     facts: Mapping[str, Any] | None = None
+    from_cache: bool = field(default=False, compare=False)
+    """Whether the table was kept from an earlier load, and only checked in this one."""
 
     def summary(self) -> dict[str, Any]:
         """What it is, for people and logs: JSON-able, no text."""
@@ -77,11 +79,12 @@ def certify(
     literals = read_literals(spec, reference)
     engine = ReferenceEngine(reference)
     kept = store.load(cache_dir, key, ENGINE)
+    from_cache = kept is not None
     if kept is None:
         kept = _derive(spec, reference, literals, Probe(cache_dir))
         store.store(cache_dir, key, ENGINE, *kept)
     described = {name: value for name, value in spec.items() if name not in ("model", "decoder", "post_processor")}
-    return _checked(*kept, described, ENGINE, engine, literals)
+    return _checked(*kept, described, ENGINE, engine, literals, from_cache)
 
 
 def certify_ranks(
@@ -99,17 +102,19 @@ def certify_ranks(
     """
     literals = [Literal(text) for text in sorted(special_tokens)]
     kept = store.load(cache_dir, key, FANCY.name)
+    from_cache = kept is not None
     if kept is None:
         probe = Probe(cache_dir, FANCY)
-        node = parse(pattern, "pat_str", Dialect.FANCY)
-        ops: list[Op] = [Split("pat_str", pattern, node, positions(node, "pat_str"), "Removed", invert=True)]
+        with refusing(pattern):
+            node = parse(pattern, "pat_str", Dialect.FANCY)
+            ops: list[Op] = [Split("pat_str", pattern, node, positions(node, "pat_str"), "Removed", invert=True)]
         derived = derive(NO_NORMALIZER, ops, literals, str, probe)
         facts = _facts(derived, ops, literals, "tiktoken")
-        kept = derived.table, facts | {"normalizer": "none", "normalizer_conditions": [], "lemma_3": "not needed"}
+        kept = derived.table, facts | {"normalizer": "none", "normalizer_conditions": [], "merges": "not needed"}
         _require_cuts(derived, None, "pat_str")
         store.store(cache_dir, key, FANCY.name, *kept)
     described = {"pattern": pattern, "special_tokens": sorted(special_tokens)}
-    return _checked(*kept, described, FANCY.name, reference, literals)
+    return _checked(*kept, described, FANCY.name, reference, literals, from_cache)
 
 
 def _require_cuts(derived: Derived, refused: Refusal | None, place: str) -> None:
@@ -133,7 +138,7 @@ def _derive(
         refused, derived = refusal, find()
     facts = _facts(derived, ops, literals, spec["model"].get("type"))
     facts |= {"normalizer": normalizer.name, "normalizer_conditions": list(normalizer.conditions)}
-    facts["lemma_3"] = f"refused: {refused}" if refused else ("used" if derived.table.joins else "not needed")
+    facts["merges"] = f"refused: {refused}" if refused else ("used" if derived.table.joins else "not needed")
     _require_cuts(derived, refused, "pre_tokenizer")
     return derived.table, facts
 
@@ -174,6 +179,7 @@ def _checked(
     engine: str,
     reference: Reference,
     literals: Sequence[Literal],
+    from_cache: bool,
 ) -> Certificate:
     certificate = Certificate(
         table,
@@ -181,6 +187,7 @@ def _checked(
         digest=_digest(described, engine, table),
         engine=engine,
         facts=facts,
+        from_cache=from_cache,
     )
     try:
         self_check(certificate, reference, [lit.content for lit in literals], seed=certificate.digest)

@@ -9,7 +9,8 @@ A pair (a, b) of raw characters is a cut if
 
 A prefix that is put before every piece, after some split, is part of a function of the piece: seams that an earlier
 split is strict at keep it, but no later operation is asked, since the piece around an open seam may or may not begin
-there. A prefix before every segment, or at the start of the text, makes the tokenizer *interior*.
+there. A tokenizer that treats the start of every segment, or of the text, in a way of its own (a prefix, Strip) is
+*interior*.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from toktier.certificate.normalizer import NormalizerRule
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
 from toktier.certificate.singled import Pass, without_literals
 from toktier.certificate.table import IF_APART, IF_NEXT, NO, YES, Table
+from toktier.errors import refusing
 
 _EMPTY: Flips = np.zeros(0, np.uint32)
 _WORDS = (("a", " "), (" ", "a"))
@@ -35,8 +37,8 @@ _WORDS = (("a", " "), (" ", "a"))
 
 @dataclass(frozen=True)
 class Derived:
-    """``interior``: see `toktier.certificate.table.TableCuts`; ``segment_prefix``: whether a prefix is put before each
-    segment, and not only before the text."""
+    """``interior``: see `toktier.certificate.table.TableCuts`; ``segment_prefix``: whether the start of each
+    segment is treated in a way of its own, and not only that of the text."""
 
     table: Table
     interior: bool
@@ -88,7 +90,7 @@ def derive(
         middle, end = at + len(view.left), at + len(view.left) + len(view.right)
         rows.append((holds[at:middle], holds[middle:end]))
         at = end
-    found = lemma_2(ops, rows, len(base))
+    found = split_rule(ops, rows, len(base))
     per_segment = normalizer.segment_prefix or found.segment_prefix
     if per_segment and (raw.strips_right or normal.strips_right):
         base &= ~(raw_space | norm_left_space)[:, None]
@@ -123,8 +125,9 @@ class Splits:
     text_prefix: bool
 
 
-def lemma_2(ops: Sequence[Op], rows: Sequence[tuple[Mask, Mask]], classes: int) -> Splits:
-    """The pre-tokenizer at each pair of classes. ``rows``: per `Split` of ``ops`` its atoms' classes, of a and of b.
+def split_rule(ops: Sequence[Op], rows: Sequence[tuple[Mask, Mask]], classes: int) -> Splits:
+    """Lemma 2: the pre-tokenizer at each pair of classes. ``rows``: per `Split` of ``ops`` its atoms' classes, of a and
+    of b.
 
     A transparent stage, whatever its behaviour, can at most join the two pieces at the seam, so the strict stage sees a
     piece that ends in a, or one that begins with b, or one with the seam inside.
@@ -162,7 +165,8 @@ def _views(ops: Sequence[Op], sides: Sides, probe: Probe) -> list[_View]:
         if isinstance(op, Rewrite):
             sides = sides.then(op.sides)
         elif isinstance(op, Split):
-            sets = probe.atoms(op.positions.atoms)
+            with refusing(op.pattern):
+                sets = probe.atoms(op.positions.atoms)
             a, b = _Lens(sides.left), _Lens(sides.right)
             left = [a(s) for s in sets]
             right = left if a.clear and b.clear else [b(s) for s in sets]

@@ -9,8 +9,8 @@ only between non-word characters. A seam leaves the extraction on both sides alo
   no stripping crosses the seam;
 - a does not end, and b does not begin, a ``single_word`` literal: then what counts as its neighbour is on its own side
   (cautious: only a word character opposite would matter);
-- a does not end a literal, nor is it white space that one may have stripped, where a prefix is put before each segment
-  (Prepend, ``add_prefix_space``): b would begin a segment in one text and not in another.
+- a does not end a literal, nor is it white space that one may have stripped, where the start of each segment is treated
+  in a way of its own (Prepend, Strip, ``add_prefix_space``): b would begin a segment in one text and not in another.
 
 Each pass looks at its own text: the raw literals at the raw pair (a, b), the normalised ones, in their normalised form,
 at the images of a and b under the normalizer. A literal of which the normalizer leaves nothing is refused: the engine

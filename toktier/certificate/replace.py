@@ -31,7 +31,7 @@ from toktier.certificate.follow import covered, positions, stage_rule
 from toktier.certificate.images import NO_SEAM
 from toktier.certificate.regex import parse, parse_string
 from toktier.certificate.step import UNKNOWN, Kinds, Step, each
-from toktier.errors import Refusal
+from toktier.errors import Refusal, refusing
 
 LONGEST_CONTENT = 256
 """Published files put in one or two characters. Each is in the IDs as often as the pattern is in a text."""
@@ -45,10 +45,12 @@ def replace_step(spec: Mapping[str, Any], probe: Probe, place: str) -> Step:
     if len(content) > LONGEST_CONTENT:
         raise Refusal(f"Replace by more than {LONGEST_CONTENT} characters", place)
     kind, text = next(iter(pattern.items()))
-    node = widened(parse(text, place), probe, place) if kind == "Regex" else parse_string(text, place)
-    p = positions(node, place)
+    with refusing(text):
+        node = widened(parse(text, place), probe, place) if kind == "Regex" else parse_string(text, place)
+        p = positions(node, place)
+        sets = probe.atoms(p.atoms)
     name = f"Replace {text!r} by {content!r}"
-    classes, holds = partition(probe.atoms(p.atoms))
+    classes, holds = partition(sets)
     never: Mask = np.logical_not(holds[p.consuming].any(axis=0))
     always = covered(node, p, holds)
     transparent = stage_rule(node, p, holds, holds, "Isolated", False).transparent

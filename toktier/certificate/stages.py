@@ -28,7 +28,7 @@ from toktier.certificate.follow import BEHAVIOURS, positions
 from toktier.certificate.images import NO_SEAM, Image, Sides, identity
 from toktier.certificate.ops import Op, Prefix, Rewrite, Split
 from toktier.certificate.regex import GREEDY, Alt, Atom, Node, Repeat, parse, parse_string
-from toktier.errors import Refusal
+from toktier.errors import Refusal, refusing
 
 BYTE_LEVEL_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The pattern inside HF's ByteLevel (`tokenizers`, pre_tokenizers/byte_level.rs)."""
@@ -89,7 +89,8 @@ def _split(spec: Mapping[str, Any], place: str, probe: Probe) -> Split:
     text = next(iter(pattern.values()))
     if "String" in pattern:
         return _string_split(text, place, behaviour, invert)
-    return _op(widened(parse(text, place), probe, place), text, behaviour, invert, place)
+    with refusing(text):
+        return _op(widened(parse(text, place), probe, place), text, behaviour, invert, place)
 
 
 def _byte_level(spec: Mapping[str, Any], place: str) -> Iterator[Op]:
@@ -158,7 +159,8 @@ def _predicate_split(name: str, place: str, behaviour: str) -> Split:
 
 
 def _string_split(string: str, place: str, behaviour: str, invert: bool) -> Split:
-    return _op(parse_string(string, place), repr(string), behaviour, invert, place)
+    with refusing(string):
+        return _op(parse_string(string, place), repr(string), behaviour, invert, place)
 
 
 def _op(node: Node, pattern: str, behaviour: str, invert: bool, place: str) -> Split:

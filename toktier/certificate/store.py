@@ -55,6 +55,11 @@ def store(cache_dir: Path | None, key: str | None, engine: str, table: Table, fa
     kept.write(_path(cache_dir, key, engine), hashlib.sha256(body.getvalue()).digest() + body.getvalue())
 
 
+def certificates_in(cache_dir: Path) -> Path:
+    """The folder of the tables."""
+    return cache_dir / "certificates"
+
+
 def _path(cache_dir: Path, key: str, engine: str) -> Path:
     name = hashlib.sha256(f"{key}\0{engine}\0{derivation()}".encode()).hexdigest()
-    return cache_dir / "certificates" / f"{name[:40]}.npz"
+    return certificates_in(cache_dir) / f"{name[:40]}.npz"
