@@ -318,7 +318,10 @@ async def keep_probed(
                 runtime.set_ok(probe.marks)
             retry = FIRST_RETRY_S
             if other:
+                probed = runtime.tier
                 await look_again(check=True)
+                if runtime.tier is not probed:
+                    continue  # its certificate was contradicted: the one without waits for a probe
             # A state that keeps being doubted (a balancer before unlike engines) is restored ever more slowly.
             await _rest(runtime, WATCH_S)
             if runtime.doubts > 1:
