@@ -264,7 +264,9 @@ class Core:
                 expects_continue(request)
                 tenant = generation.tenants.identify(request.headers)
                 record.tenant = tenant.id_hash
-                exchange = Exchange(request, route, generation, tenant, record, self.lanes, share, self.shadow)
+                exchange = Exchange(
+                    request, route, generation, tenant, record, self.lanes, share, self.shadow, self.store
+                )
                 if route.kind is Kind.CHAT:
                     response = await chat(exchange)
                 else:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from toktier.reasons import Bypass, Cause, FullEncode, Path
+from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Path
 
 if TYPE_CHECKING:
     from toktier.tier import Prepared
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the log's schema, on every line."""
 
-STAGES = ("read", "parse", "normalise", "render", "match", "splice", "serialise", "connect", "ttfb", "total")
+STAGES = ("read", "parse", "normalise", "match", "render", "splice", "serialise", "connect", "ttfb", "total")
 """Keys of `RequestRecord.stages_us`, in the order in which they happen. ``ttfb`` is counted from the send."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -83,6 +83,7 @@ class RequestRecord:
     """Code of the error that TokTier itself answered with."""
     cause: Cause | None = None
     full: FullEncode | None = None
+    full_render: FullRender | None = None
     stream: bool | None = None
     messages: int | None = None
     chars: int | None = None
@@ -142,6 +143,7 @@ class RequestRecord:
     def take(self, prepared: Prepared) -> None:
         """Everything that the tier found out about the request."""
         self.path, self.cause, self.full = prepared.path, prepared.cause, prepared.full
+        self.full_render = prepared.full_render
         self.session, self.messages = prepared.session, prepared.messages
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -138,10 +138,10 @@ def salt_for(tenants: Tenants, tenant: Tenant, body: Mapping[str, Any]) -> str:
     return tenants.mixed_salt(tenant, own)
 
 
-def id_member(token_field: str, ids: bytes) -> tuple[str, bytes]:
-    """Change 7: the member that carries ``ids`` (a JSON array) to an engine with this ``token_field``."""
+def id_member(token_field: str, ids: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
+    """Change 7: the member that carries ``ids`` (a JSON array in pieces) to an engine with this ``token_field``."""
     name, *inner = ID_PATHS[token_field]
-    return (name, b'{"' + inner[0].encode() + b'":' + ids + b"}") if inner else (name, ids)
+    return (name, [b'{"' + inner[0].encode() + b'":', *ids, b"}"]) if inner else (name, ids)
 
 
 def error_event(boundary: bool) -> bytes:

@@ -126,7 +126,9 @@ class Server(Section):
         "long; 0: never",
     )
     inline_below_bytes: int = Field(
-        16_384, ge=0, description="bodies below this size are prepared on the event loop itself, without a thread"
+        16_384,
+        ge=0,
+        description="bodies with fewer bytes that are new are prepared on the event loop itself, without a thread",
     )
     cache_dir: File = Field(
         Path("~/.cache/toktier"), description="folder for derived certificates and verdicts; safe to delete"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,15 +19,18 @@ from proxy import body, changes, errors, jsonspan
 from proxy.audit import Flag, RequestRecord
 from proxy.config import Settings
 from proxy.errors import ApiError
+from proxy.ingest import Ingest
 from proxy.lanes import Lanes
 from proxy.registry import ModelRuntime, Registry
 from proxy.relay import End, Relayed, relay
 from proxy.routes import Route
 from proxy.shadow import Shadow
 from proxy.tenants import Tenant, Tenants
-from proxy.upstream import Again, Attempts, Upstream
+from proxy.upstream import Again, Attempts, Body, Upstream
 from toktier.errors import TakesLong
 from toktier.json_pieces import JsonLimits, TooDeep, TooManyValues
+from toktier.known import Source
+from toktier.sessions import SessionStore
 
 _log = structlog.get_logger("toktier.proxy")
 
@@ -35,8 +38,10 @@ INLINE_BYTES = 64 << 10
 """Larger bodies are parsed, checked and written in a thread."""
 INLINE_S = 0.002
 """And so are those that take longer than this, in seconds: some bytes are parsed twenty times as slowly as others."""
+BESIDE_BYTES = 4 << 20
+"""A body up to this size is compared with an earlier one at once: a tenth of a millisecond for a million bytes."""
 
-Member = tuple[str, bytes]
+Member = tuple[str, Sequence[bytes]]
 _T = TypeVar("_T")
 
 
@@ -63,6 +68,7 @@ class Exchange:
     lanes: Lanes
     share: body.Share
     shadow: Shadow
+    store: SessionStore
     quick: bool = False
     """Whether the body proved to be small work."""
     relayed: Relayed = field(default_factory=Relayed)
@@ -80,11 +86,20 @@ class Exchange:
 
     async def read_json(self) -> jsonspan.Parsed:
         """The body as a JSON object without a client's own ID fields. Raises `ApiError` 400 for anything else."""
+        return (await self.read_known(None))[0]
+
+    async def read_known(self, hint: str | None, *, keep: bool = False) -> tuple[jsonspan.Parsed, Source | None]:
+        """As `read_json`; with ``keep``, read beside an earlier body of the tenant where there is one that is alike.
+
+        ``hint``: what the request's head says of its session. The source is what a session keeps of the body.
+        """
         raw = await self.read()
         limits = self.generation.settings.limits
         with self.record.stage("parse"):
+            within = JsonLimits(limits.json_depth, limits.json_values)
+            ingest = Ingest(raw, within, self.store if keep else None, self.tenant.id_hash, hint)
             try:
-                parsed = await self._parse(raw, JsonLimits(limits.json_depth, limits.json_values))
+                parsed = await self._parse(ingest)
             except TooDeep:
                 raise errors.json_too_deep(limits.json_depth) from None
             except TooManyValues:
@@ -99,17 +114,20 @@ class Exchange:
         messages = parsed.value.get("messages")
         if isinstance(messages, list) and len(messages) > limits.messages:
             raise errors.too_many_messages(limits.messages)
-        return parsed
+        return parsed, ingest.source(parsed)
 
-    async def _parse(self, raw: bytes, limits: JsonLimits) -> jsonspan.Parsed:
-        if len(raw) <= INLINE_BYTES:
-            try:
-                parsed = _parse(raw, limits, INLINE_S)
-                self.quick = True
-                return parsed
-            except TakesLong:
-                pass
-        return await self.in_thread(len(raw), lambda: _parse(raw, limits))
+    async def _parse(self, ingest: Ingest) -> jsonspan.Parsed:
+        size = len(ingest.raw)
+        try:
+            parsed = ingest.beside(INLINE_S) if size <= BESIDE_BYTES else None
+            if parsed is None and size <= INLINE_BYTES:
+                parsed = ingest.whole(INLINE_S)
+        except TakesLong:
+            parsed = None
+        if parsed is not None:
+            self.quick = True
+            return parsed
+        return await self.in_thread(size, lambda: ingest.beside() or ingest.whole())
 
     async def work(self, size: int, what: Callable[[], _T]) -> _T:
         """``what()``, which takes time by the ``size`` of a body in bytes: in a thread unless that is small."""
@@ -142,10 +160,10 @@ class Exchange:
         if not self.route.salted or self.generation.settings.auth.salt == "off":
             return (), []
         salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.value)
-        return {"cache_salt"}, [("cache_salt", b'"' + salt.encode() + b'"')]
+        return {"cache_salt"}, [("cache_salt", [b'"' + salt.encode() + b'"'])]
 
     async def send(
-        self, upstream: Upstream, raw: bytes | None, path: str | None = None, again: Again | None = None
+        self, upstream: Upstream, raw: Body | None, path: str | None = None, again: Again | None = None
     ) -> ClientResponse:
         """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply.
 
@@ -209,9 +227,3 @@ class Exchange:
                 upstream.on_failure()
             if relayed.prompt_tokens is not None:
                 record.usage(relayed.prompt_tokens)
-
-
-def _parse(raw: bytes, limits: JsonLimits, within_s: float | None = None) -> jsonspan.Parsed:
-    parsed = jsonspan.parse(raw, limits, within_s)
-    changes.refuse_client_ids(parsed)
-    return parsed

@@ -1,12 +1,14 @@
 """A JSON object's value and the places of its top-level members, from one pass (`toktier.json_pieces`).
 
-Members can then be added, replaced or removed in the original bytes without touching any other byte.
+Members can then be added, replaced or removed in the original bytes without touching any other byte, and a body that
+repeats most of this one can be read beside it (`proxy.beside`).
 
 Invariants
 1. ``parse(raw).value == json.loads(raw)`` for every UTF-8 object that json.loads accepts (NaN, big integers, last of
    duplicate keys included), and `parse` refuses what json.loads refuses. vLLM and SGLang read bodies with json.loads.
-2. `Parsed.edit` of an object whose members are m1..mn gives an object whose members are the kept ones, in order, with
+2. `Parsed.pieces` of an object whose members are m1..mn are an object whose members are the kept ones, in order, with
    their own bytes, followed by the added ones.
+3. All places are bytes of ``raw``.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 import codecs
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from json.decoder import JSONDecodeError
 from typing import Any
 
-from toktier.json_pieces import JsonLimits, JsonReader, TooManyValues
+import numpy as np
+import numpy.typing as npt
+
+from toktier.json_pieces import CONTAINER, JsonLimits, JsonReader, TooManyValues
+from toktier.known import Run
 
 _BOM = "\ufeff"
 _DECODE = 512 << 10
@@ -27,6 +33,11 @@ _DECODE = 512 << 10
 _LIMITS = JsonLimits()
 MAX_MEMBERS = 10_000
 """Members of the object itself. They are read one by one, and no request has more than some dozens."""
+MESSAGES = "messages"
+"""The member whose elements' places are kept."""
+
+Buffer = bytes | memoryview
+Places = npt.NDArray[np.int64]
 
 
 class NotAnObject(ValueError):
@@ -35,7 +46,7 @@ class NotAnObject(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``name`` and the span from its opening quote to the end of its value, in characters of the text."""
+    """``name`` and the span from its opening quote to the end of its value."""
 
     name: str
     start: int
@@ -43,47 +54,82 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """Where the elements of `MESSAGES` stand: ``[starts[i], ends[i])``; ``start`` is behind the opening bracket and
+    ``end`` before the closing one."""
+
+    start: int
+    end: int
+    starts: Places
+    ends: Places
+
+
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """A JSON object: its bytes, its value, and where its members stand."""
 
     raw: bytes
-    text: str
     value: dict[str, Any]
     members: tuple[Member, ...]
+    limits: JsonLimits
+    """That it was read within."""
+    weight: int
+    """Values that it has, counted as `JsonLimits` counts them, or more."""
+    listed: Listed | None
+    """None where there is no such member, or more than one, where it holds anything but objects, or too many."""
+    read: int
+    """Bytes that were parsed for it."""
+    shared: tuple[Run, ...] = ()
+    """Messages that are the very objects of the body that this one was read beside."""
 
     @property
     def repeats(self) -> bool:
         """Whether a name stands more than once at the top level."""
         return len(self.members) != len(self.value)
 
+    def fresh(self) -> Iterator[tuple[int, int]]:
+        """Spans of what was read anew, with what stands around the messages; all there is without `shared`."""
+        position = 0
+        listed = self.listed
+        for run in self.shared:
+            assert listed is not None
+            yield position, int(listed.starts[run.at])
+            position = int(listed.ends[run.at + run.size - 1])
+        yield position, len(self.raw)
+
     def values_of(self, name: str) -> Iterator[Any]:
         """The value of each member of this name, where `value` has the last one only."""
-        reader = JsonReader(self.text, _LIMITS)
         for member in self.members:
             if member.name == name:
-                yield reader.value(reader.name(member.start)[1], 2)[0]
+                reader = JsonReader(self.raw[member.start : member.end].decode(), _LIMITS)
+                yield reader.value(reader.name(0)[1], 2)[0]
 
-    def edit(self, remove: Collection[str] = (), add: Iterable[tuple[str, bytes]] = ()) -> bytes:
-        """The object's bytes without the members named in ``remove`` and with ``add`` (name, JSON) at the end."""
-        cuts = self._cuts(remove) if remove else []
+    def edit(self, remove: Collection[str] = (), add: Iterable[tuple[str, Sequence[Buffer]]] = ()) -> bytes:
+        """`pieces`, joined."""
+        return b"".join(self.pieces(remove, add))
+
+    def pieces(self, remove: Collection[str] = (), add: Iterable[tuple[str, Sequence[Buffer]]] = ()) -> list[Buffer]:
+        """The object's bytes without the members named in ``remove`` and with ``add`` (name, JSON) at the end.
+
+        To be written one after the other. Those of the body itself are views of it.
+        """
+        raw = memoryview(self.raw)
         kept = len(self.members) - sum(m.name in remove for m in self.members)
-        # Between the last member and the end of the text there is only white space and the brace: one byte each.
-        last = self.members[-1].end if self.members else self.text.index("{") + 1
-        insert = len(self.raw) - (len(self.text) - last)
-        pieces: list[bytes] = []
+        insert = self.members[-1].end if self.members else self.raw.index(b"{") + 1
+        pieces: list[Buffer] = []
         position = 0
-        for start, end in cuts:
-            pieces.append(self.raw[position:start])
+        for start, end in self._cuts(remove) if remove else ():
+            pieces.append(raw[position:start])
             position = end
-        pieces.append(self.raw[position:insert])
+        pieces.append(raw[position:insert])
         for name, value in add:
-            pieces += [b"," if kept else b"", json.dumps(name).encode(), b":", value]
+            pieces += [(b"," if kept else b"") + json.dumps(name).encode() + b":", *value]
             kept += 1
-        pieces.append(self.raw[insert:])
-        return b"".join(pieces)
+        pieces.append(raw[insert:])
+        return pieces
 
     def _cuts(self, remove: Collection[str]) -> list[tuple[int, int]]:
-        """Byte spans to leave out, ascending: each removed member with one comma beside it."""
+        """Spans to leave out, ascending: each removed member with one comma beside it."""
         spans = []
         first_kept = True
         for i, member in enumerate(self.members):
@@ -95,10 +141,7 @@ class Parsed:
                 spans.append((member.start, self.members[i + 1].start))
             else:
                 spans.append((member.start, member.end))
-        return [(self._byte(start), self._byte(end)) for start, end in spans]
-
-    def _byte(self, character: int) -> int:
-        return character if len(self.raw) == len(self.text) else len(self.text[:character].encode())
+        return spans
 
 
 def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = None) -> Parsed:
@@ -117,11 +160,17 @@ def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = Non
         raise NotAnObject("not a JSON object")
     value: dict[str, Any] = {}
     members: list[Member] = []
+    places: list[tuple[int, int]] = []
+    array = (0, 0)
     i = reader.skip(i + 1)
     if not text.startswith("}", i):
         while True:
             name, start = reader.name(i)
-            value[name], end = reader.value(start, 2)
+            if name == MESSAGES and text.startswith("[", start):
+                value[name], places, end = reader.elements(start, 2)
+                array = start, end
+            else:
+                value[name], end = reader.value(start, 2)
             members.append(Member(name, i, end))
             if len(members) > MAX_MEMBERS:
                 raise TooManyValues
@@ -132,7 +181,47 @@ def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = Non
                 raise JSONDecodeError("Expecting ',' delimiter", text, i)
             i = reader.skip(i + 1)
     _end(text, reader.skip(i + 1))
-    return Parsed(raw, text, value, tuple(members))
+    inner = [place for both in places for place in both]
+    known = array[1] and len(members) == len(value) and len(places) == len(value[MESSAGES])
+    if not known or not all(type(one) is dict for one in value[MESSAGES]):
+        array, inner = (0, 0), []
+    outer = [place for member in members for place in (member.start, member.end)]
+    at = in_bytes(text, {*outer, *inner, *array}, len(raw))
+    listed = None
+    if array[1]:
+        both = np.array([at[place] for place in inner], np.int64).reshape(-1, 2)
+        listed = Listed(at[array[0]] + 1, at[array[1]] - 1, both[:, 0].copy(), both[:, 1].copy())
+    told = tuple(Member(one.name, at[one.start], at[one.end]) for one in members)
+    return Parsed(raw, value, told, limits, weight_of(raw, limits), listed, len(raw))
+
+
+def in_bytes(text: str, places: Collection[int], size: int) -> dict[int, int]:
+    """For each of some places in ``text`` the place in its UTF-8 form, which has ``size`` bytes."""
+    if size == len(text):
+        return {place: place for place in places}
+    out: dict[int, int] = {}
+    at = total = 0
+    for place in sorted(places):
+        for start in range(at, place, _DECODE):
+            total += len(text[start : min(start + _DECODE, place)].encode())
+        at = place
+        out[place] = total
+    return out
+
+
+def weight_of(raw: bytes, limits: JsonLimits) -> int:
+    """Values in ``raw``, counted as `JsonLimits` counts them, or more: what stands in strings is counted with the rest.
+
+    One stands at the start or after a bracket, a comma or a colon; a container counts as `CONTAINER`.
+    """
+    most = CONTAINER * len(raw)
+    if most <= limits.values:
+        return most
+    weight = 1
+    for start in range(0, len(raw), _DECODE):
+        piece = raw[start : start + _DECODE]
+        weight += piece.count(b",") + piece.count(b":") + CONTAINER * (piece.count(b"[") + piece.count(b"{"))
+    return weight
 
 
 def _end(text: str, end: int) -> None:

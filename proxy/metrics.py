@@ -48,6 +48,12 @@ class Metrics:
             ["model", "reason"],
             registry=registry,
         )
+        self.full_renders = Counter(
+            "toktier_full_render",
+            "Requests with IDs whose whole template was rendered, by reason",
+            ["model", "reason"],
+            registry=registry,
+        )
         self.stages = Histogram(
             "toktier_stage_seconds", "Time in each stage of a request", ["stage"], buckets=_SECONDS, registry=registry
         )
@@ -125,6 +131,8 @@ class Metrics:
             self.bypasses.labels(model, record.bypass.value).inc()
         if record.full is not None:
             self.full_encodes.labels(model, record.full.value).inc()
+        if record.full_render is not None:
+            self.full_renders.labels(model, record.full_render.value).inc()
         for stage, microseconds in record.stages_us.items():
             self.stages.labels(stage).observe(microseconds / 1e6)
         if "ttfb" in record.stages_us and record.upstream is not None:

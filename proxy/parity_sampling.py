@@ -80,7 +80,7 @@ class ParitySampling:
         if not comparable(parsed.value, model.settings, model.upstream.settings):
             self._skip(model, request_id, Skip.NOT_COMPARABLE)
             return None
-        return Question(parsed.edit(parsed.value.keys() - _READ, [("add_generation_prompt", b"true")]), ids)
+        return Question(parsed.edit(parsed.value.keys() - _READ, [("add_generation_prompt", [b"true"])]), ids)
 
     def offer(self, model: ModelRuntime, sent: Sent) -> None:
         """A request that the engine has answered. Returns at once."""

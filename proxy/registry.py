@@ -25,6 +25,7 @@ from proxy.upstream import Upstream
 from toktier.reasons import Bypass
 
 if TYPE_CHECKING:
+    from toktier.known import Source
     from toktier.parity import Parity
     from toktier.profiles.base import ProfileSettings
     from toktier.shadow.job import Setup
@@ -48,7 +49,13 @@ class Tier(Protocol):
     """What a model needs of `toktier.tier.ModelTier`."""
 
     def prepare(
-        self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True
+        self,
+        tenant: str,
+        body: Mapping[str, Any],
+        hint: str | None = None,
+        *,
+        wait: bool = True,
+        source: Source | None = None,
     ) -> Prepared: ...
 
 

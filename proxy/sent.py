@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 
@@ -20,16 +20,19 @@ from toktier.shadow.job import Setup
 class Content:
     """Text of a request: the body as the client sent it, what was rendered, and the IDs. Gives its room back itself."""
 
-    __slots__ = ("_room", "body", "ids", "text")
+    __slots__ = ("_room", "body", "ids", "nbytes", "texts")
 
-    def __init__(self, body: bytes, text: str, ids: Ids, room: Room | None = None) -> None:
-        self.body, self.text, self.ids = body, text, ids
+    def __init__(self, body: bytes, texts: Sequence[str], ids: Ids, room: Room | None = None) -> None:
+        """``texts``: the text in pieces."""
+        self.body, self.texts, self.ids = body, texts, ids
+        self.nbytes = len(body) + sum(map(sys.getsizeof, texts)) + ids.nbytes
+        """About what it holds."""
         self._room = room
 
     @property
-    def nbytes(self) -> int:
-        """About what it holds."""
-        return len(self.body) + sys.getsizeof(self.text) + self.ids.nbytes
+    def text(self) -> str:
+        """The text, joined."""
+        return "".join(self.texts)
 
     def ids_bytes(self) -> bytes:
         """The IDs as uint32, little endian; a copy."""
@@ -48,9 +51,9 @@ class Room:
         self.used = 0
         self._lock = RLock()  # `Content.__del__` may run anywhere, in `keep` too
 
-    def keep(self, body: bytes, text: str, ids: Ids) -> Content | None:
+    def keep(self, body: bytes, texts: Sequence[str], ids: Ids) -> Content | None:
         """The content, if there is room for it."""
-        content = Content(body, text, ids)
+        content = Content(body, texts, ids)
         with self._lock:
             if self.used + content.nbytes > self.nbytes:
                 return None

@@ -144,15 +144,15 @@ class Shadow:
                 versions=loaded.versions,
                 certificate=loaded.certificate,
                 setup=setup,
-                content=self._room.keep(parsed.raw, made.text, made.ids),
+                content=self._room.keep(parsed.raw, made.texts, made.ids),
                 question=self._parity.question(model, parsed, made.ids, request_id, rate),
             )
             known = self._samplers.get(model.name)
             if known is not None and setup is not None:
-                shape = shape_of(parsed.value, made.path, made.full, made.control_tokens)
+                shape = shape_of(parsed.value, made.path, made.full, made.control_tokens, made.traits)
                 sampled = known[1].wants(shape, made.path)
                 if sampled is not None:
-                    self._check(sent, sent.content or Content(parsed.raw, made.text, made.ids), setup, sampled)
+                    self._check(sent, sent.content or Content(parsed.raw, made.texts, made.ids), setup, sampled)
             return sent
         return None
 
@@ -210,7 +210,7 @@ class Shadow:
         sent = self._sent.pop(id(job))
         with contained("verdict", job.request_id):
             if not verdict.equal:
-                sent = replace(sent, content=Content(job.body, job.text, from_bytes(job.ids)))
+                sent = replace(sent, content=Content(job.body, (job.text,), from_bytes(job.ids)))
                 self._mismatches.found(Source.SHADOW, sent, of_verdict(verdict), timing.delay_us)
         result = "equal" if verdict.equal else "different"
         self._metrics.shadow_checks.labels(job.model, result).inc()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ READ_BUFFER = 64 << 10
 """Bytes of a reply held while the client does not read (aiohttp pauses the upstream at twice this)."""
 LARGE_BODY = 256 << 10
 """Larger bodies are written piece by piece, each when the engine has taken the one before: one write of megabytes would
-hold the event loop, and a copy of them."""
+hold the event loop, and a copy of them. So many bytes at most in one write."""
 _MAX_HEADER = 64 << 10
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Characters that no header or reason phrase of a reply may have, but which aiohttp's parser lets through."""
@@ -40,7 +40,9 @@ _NO_BYTE = "Server disconnected"
 """`ServerDisconnectedError.message` when nothing of a reply had arrived; else it is what had."""
 
 
-Again = Callable[[], Awaitable[bytes]]
+Body = Sequence[bytes | memoryview]
+"""A request's body in pieces, which are written one after the other. Nothing in them changes."""
+Again = Callable[[], Awaitable[Body]]
 """Makes the body of the second time."""
 
 
@@ -116,7 +118,7 @@ class Upstream:
         method: str,
         target: str,
         headers: CIMultiDict[str],
-        body: bytes | None,
+        body: Body | None,
         attempts: Attempts,
         again: Again | None = None,
     ) -> aiohttp.ClientResponse:
@@ -155,17 +157,21 @@ class Upstream:
         method: str,
         url: URL,
         headers: CIMultiDict[str],
-        body: bytes | None,
+        body: Body | None,
         attempts: Attempts,
     ) -> aiohttp.ClientResponse:
         attempts.count += 1
         attempts.reused = False
         attempts.connect_us = 0
-        data: bytes | AsyncIterator[bytes] | None = body
-        if body is not None and len(body) > LARGE_BODY:
-            headers = headers.copy()
-            headers["Content-Length"] = str(len(body))
-            data = _pieces(body)
+        data: bytes | AsyncIterator[bytes | memoryview] | None = None
+        if body is not None:
+            size = sum(map(len, body))
+            if size > LARGE_BODY:
+                headers = headers.copy()
+                headers["Content-Length"] = str(size)
+                data = _writes(body)
+            else:
+                data = b"".join(body)
         # aiohttp's own limit on silence ends with an interim (1xx) reply, and does not hold while a body is being sent.
         loop, silence_s = asyncio.get_running_loop(), self.settings.read_timeout_s
         try:
@@ -200,10 +206,10 @@ class Upstream:
             headers["Content-Type"] = "application/json"
         if self.credential is not None:
             headers["Authorization"] = self.credential
-        data: bytes | AsyncIterator[bytes] | None = body
+        data: bytes | AsyncIterator[bytes | memoryview] | None = body
         if body is not None and len(body) > LARGE_BODY:
             headers["Content-Length"] = str(len(body))
-            data = _pieces(body)
+            data = _writes([body])
         async with asyncio.timeout(timeout_s):
             url = URL(self._base + path, encoded=True)
             async with self._fresh.request(
@@ -226,9 +232,24 @@ def _checked(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     return reply
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), LARGE_BODY):
-        yield body[start : start + LARGE_BODY]
+async def _writes(body: Body) -> AsyncIterator[bytes | memoryview]:
+    """The pieces as they are written: large ones as views of at most `LARGE_BODY` bytes, small ones together."""
+    small: list[bytes | memoryview] = []
+    held = 0
+    for piece in body:
+        large = len(piece) > LARGE_BODY // 4
+        if small and (large or held + len(piece) > LARGE_BODY):
+            yield b"".join(small)
+            small, held = [], 0
+        if large:
+            view = memoryview(piece)
+            for start in range(0, len(piece), LARGE_BODY):
+                yield view[start : start + LARGE_BODY]
+        else:
+            small.append(piece)
+            held += len(piece)
+    if small:
+        yield b"".join(small)
 
 
 def _nothing_received(error: BaseException) -> bool:

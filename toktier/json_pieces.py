@@ -37,6 +37,8 @@ _space = re.compile(r"[ \t\n\r]*").match
 PIECE = 32 << 10
 _VALUE = 8 << 10
 """A value longer than this, in characters, is walked."""
+PLACES = 20_000
+"""Elements of an array that are read one by one, so that each one's place is known. Of a longer one whole runs are."""
 CONTAINER = 4
 """Arrays and objects count as so many values: they take longer to make, to collect and to give back."""
 _AHEAD = 16
@@ -120,6 +122,16 @@ class JsonReader:
                 raise TooDeep from None
         return self._array(at, depth) if first == "[" else self._object(at, depth)
 
+    def elements(self, at: int, depth: int) -> tuple[list[Any], list[tuple[int, int]], int]:
+        """The array whose bracket stands at ``at``, where each of its elements begins and ends, and where it ends.
+
+        Of an array with more than `PLACES` elements no place is told: they are not read one by one then. Raises as
+        `value`.
+        """
+        places: list[tuple[int, int]] = []
+        found, end = self._array(at, depth, places)
+        return found, places, end
+
     def string(self, at: int) -> tuple[str, int]:
         """The string whose opening quote stands at ``at``, and where it ends. Raises JSONDecodeError."""
         text, start = self._text, at + 1
@@ -159,7 +171,7 @@ class JsonReader:
                 return value, at + end
         raise JSONDecodeError("Number too long", text, at)
 
-    def _array(self, at: int, depth: int) -> tuple[list[Any], int]:
+    def _array(self, at: int, depth: int, places: list[tuple[int, int]] | None = None) -> tuple[list[Any], int]:
         self._enter(depth)
         text = self._text
         found: list[Any] = []
@@ -169,10 +181,15 @@ class JsonReader:
         runs = _Runs(_VALUE, 0)
         try:
             while True:
-                run = self._run("[", "]", at, depth) if runs.due else None
+                run = self._run("[", "]", at, depth) if places is None and runs.due else None
                 if run is None:
                     value, end = self.value(at, depth + 1, long=runs.last >= _VALUE)
                     found.append(value)
+                    if places is not None:
+                        places.append((at, end))
+                        if len(places) > PLACES:
+                            places.clear()
+                            places = None
                 else:
                     found += run[0]
                     end = run[1]

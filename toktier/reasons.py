@@ -1,7 +1,8 @@
 """Every reason, by one name: code, log, metrics and docs/bypass.md share these enums.
 
 Invariant: a request that is not repaired says why, with a member of `Bypass` (forwarded untouched, as text) or of
-`FullEncode` (IDs are sent, but the whole text was encoded). There is no third way and no free-text reason.
+`FullEncode` (IDs are sent, but the whole text was encoded). There is no third way and no free-text reason. `FullRender`
+says why a repaired one was rendered as a whole.
 """
 
 from __future__ import annotations
@@ -37,6 +38,23 @@ class FullEncode(StrEnum):
     NO_CUT = "no_cut"
     SHORT_TEXT = "short_text"
     QUARANTINED = "quarantined"
+
+
+class FullRender(StrEnum):
+    """Why the template rendered the whole request, and not only what changed since the session's last one.
+
+    What `toktier.folding.reasons.Fallback` names has the same name here.
+    """
+
+    NOTHING_KEPT = "nothing_kept"
+    QUARANTINED = "quarantined"
+    UNFOLDABLE = "unfoldable"
+    ERROR = "error"
+    NOT_PLAIN = "not_plain"
+    STATEFUL = "stateful"
+    STATE = "state"
+    SEQUENCE = "sequence"
+    PAUSED = "paused"
 
 
 class Bypass(StrEnum):

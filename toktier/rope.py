@@ -25,6 +25,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +102,15 @@ class Rope:
         """The whole text, joined (a copy)."""
         return "".join(self._texts)
 
+    def pieces(self) -> tuple[str, ...]:
+        """The text as it is now, in pieces, which stay what they are. Costs a pointer for each chunk."""
+        return tuple(self._texts)
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes that the text's pieces hold."""
+        return self._text_bytes
+
     def clone(self) -> Rope:
         """An independent rope with the same text. Strings are shared; IDs and index are copied."""
         other = Rope(self._encoder)
@@ -114,16 +124,44 @@ class Rope:
 
     def set(self, text: str) -> Splice:
         """Make ``text`` the text. Compares it with the chunks from both ends and encodes what lies between."""
+        return self._set(0, text)
+
+    def follow(self, common: int, tail: str) -> Splice:
+        """Make the text its first ``common`` characters, then ``tail``: what `set` does, and gives, for the whole.
+
+        Only what comes after them is compared, and the chunk in which they end.
+        """
+        if not 0 <= common <= self.chars:
+            raise IndexError(f"no {common} characters in a text of {self.chars}")
+        n = len(self._texts)
+        if n == 0:
+            return self._set(0, tail)
+        starts = self._starts[0]
+        i = min(int(starts[: n + 1].searchsorted(common, side="right")) - 1, n - 1)
+        return self._set(i, self._texts[i][: common - int(starts[i])] + tail)
+
+    def reach(self, common: int) -> int:
+        """Characters of the text that a change from ``common`` on may have encoded again, where cuts are near: all of
+        it where there are none."""
+        n = len(self._texts)
+        if self._encoder.rule is None or n == 0:
+            return self.chars
+        starts = self._starts[0, : n + 1]
+        i = min(int(starts.searchsorted(common, side="right")) - 1, n - 1)
+        return self.chars - int(starts[max(0, i - 1)])
+
+    def _set(self, first: int, text: str) -> Splice:
+        """Make ``text`` what stands from chunk ``first`` on."""
         texts, size = self._texts, len(text)
-        i, start = 0, 0
-        for chunk in texts:
+        i, start = first, 0
+        for chunk in islice(texts, first, None):
             if not text.startswith(chunk, start):
                 break
             start += len(chunk)
             i += 1
         if i == len(texts) and start == size:
             return self._unchanged()
-        common = start
+        common = start + int(self._starts[0, first])
         if i < len(texts):
             common += common_prefix(texts[i], text[start : start + len(texts[i])])
         j, end = len(texts), size

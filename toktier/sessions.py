@@ -9,12 +9,14 @@ Invariants:
      or an agent that goes back, do not disturb each other.
  (4) A rope is touched only under its session's lock; what the store knows of a session changes only under that lock
      and the store's. Locks are taken in this order, and the store's is never held while a text is encoded.
- (5) A lease that began before `SessionStore.clear` stores nothing and gets no rope that was there before: what is
-     forgotten because it was wrong does not come back.
+ (5) A lease that began before `SessionStore.clear` stores nothing and gets no rope that was there before; nor does one
+     of a body that was read beside one from before: what is forgotten because it was wrong does not come back.
  (6) A rope that a change left for any reason but one of its own errors (memory that ran out, say) may be half changed:
      its session goes, and nobody who waits for it gets the rope.
  (7) Nobody waits longer than `HELD_S` for a session: one that is held so long goes, and who waited starts anew.
- (8) Every entry of the index belongs to a live session: after the last one is gone, all maps are empty.
+ (8) Every entry of the indexes belongs to a live session: after the last one is gone, all maps are empty.
+ (9) What else a session keeps (`toktier.memory`: its last body, its render, its IDs as text) goes where its rope goes,
+     counts as its rope counts, and is touched under the same lock. A body is found by its tenant's keys only.
 
 Look-up. Every prefix of a session's message list is in the index, so the longest known prefix of a new list is found
 by halving. Among the sessions with it, one that ends there is preferred, then the one that shares most messages
@@ -24,20 +26,22 @@ an edit of the first message (a date, a git status) leaves no prefix, yet nearly
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from toktier.errors import TokTierError
 from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
-from toktier.reasons import Path
+from toktier.known import Source
+from toktier.memory import Memory
 from toktier.rope import ChunkEncoder, Rope
+from toktier.session import Lease, Session, SessionBusy
 from toktier.session_index import Index
+
+__all__ = ["Lease", "Session", "SessionBusy", "SessionStore"]
 
 MESSAGE_BYTES = 310
 """What the index costs for one message: two digests, a place in the map and the pointers to them."""
@@ -45,84 +49,15 @@ SESSION_BYTES = 1300
 """What a session costs whatever it holds: its objects, its lock, its places in the orders."""
 TOOL_BYTES = 64
 """What the digest of one tool costs."""
+KEY_BYTES = 170
+"""What a key of its body costs: the digest, its places in the map and the pointers to it."""
 HELD_S = 10.0
 """Longest wait for another request on the same session, in seconds."""
-_AT_ONCE = 16
+_AT_ONCE = 4
 _CANDIDATES = 8
 _LOOK_BACK = 64
-
-
-class SessionBusy(Exception):
-    """Another request works on the session, and the caller does not want to wait."""
-
-
-class Session:
-    """One kept conversation. Owned by `SessionStore`; see invariants 3 and 4."""
-
-    __slots__ = (
-        "alive", "broken", "chain", "group", "hint", "id", "lock", "marks", "messages", "nbytes", "pins", "rope",
-        "tools", "used",
-    )  # fmt: skip
-
-    def __init__(self, group: Group, rope: Rope) -> None:
-        self.id = secrets.token_hex(8)
-        self.group = group
-        self.rope = rope
-        self.lock = Lock()
-        self.chain: list[bytes] = []
-        self.messages: list[bytes] = []
-        self.marks = bytearray()
-        self.tools: tuple[bytes, ...] = ()
-        self.hint: bytes | None = None
-        self.used = 0.0
-        self.nbytes = 0
-        self.pins = 0
-        self.alive = False
-        self.broken = False
-
-
-@dataclass(slots=True)
-class Lease:
-    """A rope for one request. Set the new text, then `commit`; without that the store learns nothing."""
-
-    rope: Rope
-    session: str
-    """Names the session that will hold the text after `commit`."""
-    shared: int
-    """Leading messages that the request and the session that it continues have in common."""
-    previous: int | None
-    """Messages of that session, None where there is none."""
-    previous_chars: int
-    previous_tools: tuple[bytes, ...]
-    marks: bytes
-    """What `commit` was told about each of the shared messages."""
-    _fingerprint: Fingerprint
-    _commit: Callable[[bytes], None] = field(repr=False)
-
-    @property
-    def tools_changed(self) -> bool:
-        """Whether the tools differ from those of the session that is continued."""
-        return self.previous is not None and self.previous_tools != self._fingerprint.tools
-
-    def path(self, chars: int) -> Path:
-        """What the request is, now that its text is known to have ``chars`` characters.
-
-        An append has all messages of the session first, then more, and the same tools; a retry has the same messages
-        and tools; a compaction is neither, and has less than half of the messages, or fewer messages and less than
-        half of the text; all else is an edit.
-        (A new conversation that begins like a longer one cannot be told from a compaction.)
-        """
-        size = len(self._fingerprint.messages)
-        if self.previous is None:
-            return Path.INIT
-        if not self.tools_changed and self.shared == self.previous:
-            return Path.RETRY if size == self.previous else Path.APPEND
-        halved = 2 * size < self.previous or 2 * chars < self.previous_chars
-        return Path.COMPACTION if size < self.previous and halved else Path.EDIT
-
-    def commit(self, marks: bytes) -> None:
-        """Keep the rope's text as that of the request's messages; ``marks`` is one byte for each of them."""
-        self._commit(marks)
+_ALIKE = 3
+"""Bodies that are looked at for each key."""
 
 
 class SessionStore:
@@ -152,6 +87,7 @@ class SessionStore:
         self._tenant_bytes: dict[str, int] = {}
         self._index: Index[Session] = Index()  # of every prefix
         self._ends: Index[Session] = Index()  # of the whole list
+        self._bodies: Index[Session] = Index()
         self.nbytes = 0
 
     def configure(self, budget_bytes: int, tenant_share: float, ttl_s: float) -> None:
@@ -169,7 +105,7 @@ class SessionStore:
         """Forget every session. Requests in flight finish on their ropes and commit nothing."""
         with self._lock:
             self._epoch += 1
-            gone: tuple[Any, ...] = self._all, *self._tenants.values(), self._index, self._ends
+            gone: tuple[Any, ...] = self._all, *self._tenants.values(), self._index, self._ends, self._bodies
             for session in self._all:
                 session.alive = False
             self._start_empty()
@@ -184,6 +120,23 @@ class SessionStore:
         while more:
             with self._lock:
                 more = self._expire()
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every `clear`. To be asked before `sources`, for `Source.epoch`."""
+        return self._epoch
+
+    def sources(self, keys: Iterable[bytes]) -> list[Source]:
+        """What sessions keep of bodies with any of the keys (`toktier.known.keys_of`), by the first keys first."""
+        found: dict[Session, Source] = {}
+        with self._lock:
+            for key in keys:
+                for session in reversed(self._bodies.latest(key, _ALIKE)):
+                    if session.memory.source is not None:
+                        found.setdefault(session, session.memory.source)
+                if len(found) >= 2 * _ALIKE:
+                    break
+        return list(found.values())
 
     @contextmanager
     def lease(self, fingerprint: Fingerprint, encoder: ChunkEncoder, *, wait: bool = True) -> Iterator[Lease]:
@@ -206,7 +159,7 @@ class SessionStore:
                     # All was forgotten while this one waited, and what was forgotten may have been wrong.
                     detached = self._detached(Rope(encoder), None, fingerprint, self._epoch)
                 elif not _extends(fingerprint, base):
-                    detached = self._detached(base.rope.clone(), base, fingerprint, epoch)
+                    detached = self._detached(base.rope.clone(), base, fingerprint, epoch, base.memory.clone())
                 else:
                     try:
                         yield self._lease(base, base.rope, len(base.messages), base, fingerprint, epoch)
@@ -241,17 +194,19 @@ class SessionStore:
 
     # leases
 
-    def _detached(self, rope: Rope, base: Session | None, fingerprint: Fingerprint, epoch: int) -> Lease:
+    def _detached(
+        self, rope: Rope, base: Session | None, fingerprint: Fingerprint, epoch: int, memory: Memory | None = None
+    ) -> Lease:
         shared = common_prefix(base.messages, fingerprint.messages) if base is not None else 0
-        return self._lease(Session(fingerprint.group, rope), rope, shared, base, fingerprint, epoch)
+        return self._lease(Session(fingerprint.group, rope, memory), rope, shared, base, fingerprint, epoch)
 
     def _lease(
         self, session: Session, rope: Rope, shared: int, base: Session | None, fingerprint: Fingerprint, epoch: int
     ) -> Lease:
-        def commit(marks: bytes) -> None:
+        def commit(marks: bytes, source: Source | None) -> None:
             with self._lock:
-                if epoch == self._epoch:
-                    self._store(session, fingerprint, marks, new=session is not base)
+                if epoch == self._epoch and (source is None or source.epoch == epoch):
+                    self._store(session, fingerprint, marks, source, new=session is not base)
 
         return Lease(
             rope=rope,
@@ -261,6 +216,7 @@ class SessionStore:
             previous_chars=0 if base is None else base.rope.chars,
             previous_tools=() if base is None else base.tools,
             marks=b"" if base is None else bytes(base.marks[:shared]),
+            memory=session.memory,
             _fingerprint=fingerprint,
             _commit=commit,
         )
@@ -312,9 +268,16 @@ class SessionStore:
                 found.append(session)
         return found
 
-    def _store(self, session: Session, fingerprint: Fingerprint, marks: bytes, *, new: bool) -> None:
+    def _store(
+        self, session: Session, fingerprint: Fingerprint, marks: bytes, source: Source | None, *, new: bool
+    ) -> None:
         if not fingerprint.messages or not (new or session.alive):
             return
+        self._forget_body(session)
+        if source is not None:
+            session.memory.source = source
+            for key in source.keys:
+                self._bodies.add(key, session)
         session.tools = fingerprint.tools
         session.hint = fingerprint.hint
         session.used = self._clock()
@@ -342,15 +305,26 @@ class SessionStore:
             return
         tenant = session.group.tenant
         index = SESSION_BYTES + MESSAGE_BYTES * len(session.messages) + TOOL_BYTES * len(session.tools)
-        nbytes = session.rope.nbytes + index
+        source = session.memory.source
+        keys = 0 if source is None else KEY_BYTES * len(source.keys)
+        nbytes = session.rope.nbytes + session.memory.nbytes + index + keys
+        if nbytes > self._most():
+            # Better without what saves work than not at all.
+            self._forget_body(session)
+            session.memory.forget()
+            nbytes = session.rope.nbytes + session.memory.nbytes + index
         self.nbytes += nbytes - session.nbytes
         self._tenant_bytes[tenant] = self._tenant_bytes.get(tenant, 0) + nbytes - session.nbytes
         session.nbytes = nbytes
         self._shrink(session)
 
+    def _most(self) -> float:
+        """Bytes that one session may have."""
+        return min(self._tenant_budget, self._budget)
+
     def _shrink(self, newest: Session) -> None:
         tenant = newest.group.tenant
-        if newest.nbytes > min(self._tenant_budget, self._budget):
+        if newest.nbytes > self._most():
             # Nothing else has to go for one that could not stay anyway.
             self._drop(newest)
             self.evictions["too_large"] += 1
@@ -390,7 +364,14 @@ class SessionStore:
         if session.alive:
             self._drop(session)
 
+    def _forget_body(self, session: Session) -> None:
+        if session.memory.source is not None:
+            for key in session.memory.source.keys:
+                self._bodies.remove(key, session)
+            session.memory.source = None
+
     def _drop(self, session: Session) -> None:
+        self._forget_body(session)
         for key in session.chain:
             self._index.remove(key, session)
         self._ends.remove(session.chain[-1], session)

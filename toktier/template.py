@@ -59,13 +59,17 @@ class RenderRequest:
     """What a template is given. ``messages`` has one entry per message on the wire unless the profile says otherwise.
 
     ``kwargs`` is everything else that reaches the template, ``add_generation_prompt`` included. ``wire_index`` maps
-    each message to its index on the wire; None when that is the identity.
+    each message to its index on the wire; None when that is the identity. ``by_wire``: what was made of each message on
+    the wire by itself, where something was made of them together; None where that is ``messages``. ``rules``: by which
+    (`toktier.known.Made`).
     """
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     wire_index: list[int] | None = None
+    by_wire: list[dict[str, Any]] | None = None
+    rules: tuple[object, ...] = ()
 
 
 class HasTemplateFiles(Protocol):

@@ -1,82 +1,76 @@
 """One model: from a chat-completion body to the token IDs that the engine itself would come to.
 
-The life of a request here: normalise (the engine's own rules), render (the model's template), match (which session
-it continues), splice (encode what changed). The store learns of a request only when all four have succeeded.
+The life of a request here: normalise (the engine's own rules), match (which session it continues), render (the model's
+template), splice (encode what changed), write (the IDs as JSON). The store learns of a request only when all have
+succeeded. Each step takes over what the session keeps of the one before (`toktier.known`, `toktier.memory`,
+`toktier.folding`) and does the rest; what it cannot take over it does anew.
 
 What is in quarantine (`toktier.quarantine`) is matched, to know its path, and then goes by the reference alone: no kept
-text or ID is read for it, and none is kept.
+text, message, render or ID is used for it, and none is kept.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from toktier.chunks import ChunkEncoder
 from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
+from toktier.folding import Folded, Rendered, Unfoldable
 from toktier.ids import Ids
+from toktier.known import Known, Made, Run, Source, gaps, known_of, taken_over, weigh
 from toktier.postprocessor import SpecialTokens
+from toktier.prepared import Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
 from toktier.quarantine import Level, Quarantine
-from toktier.reasons import Bypass, Cause, FullEncode, Path
+from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Path
 from toktier.rope import Splice
 from toktier.sessions import Lease, SessionBusy, SessionStore
 from toktier.surrogates import find_surrogate
 from toktier.template import ChatTemplate, RenderRequest
 from toktier.tokenizer import FrozenTokenizer
+from toktier.traits import traits_of
+from toktier.written import Written, write
 
 __all__ = ["ModelTier", "Prepared", "SessionBusy", "find_surrogate"]
 
 
 AT_ONCE_S = 0.005
 """How long a render may take, in seconds, for a caller that does not want to wait."""
+AT_ONCE_MESSAGES = 64
+"""With more messages than this, such a caller gets a render only if it is likely to be short."""
+AT_ONCE_CHARS = 32_768
+"""Characters that are encoded for such a caller."""
+_LARGE_SOURCE = 128 << 10
+"""Bytes of a body of which such a caller may not have every message looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What goes upstream for one request, and what it took. Nothing in it changes later."""
+class _Text(NamedTuple):
+    """The rendered text: the first ``common`` characters of the rope's, then ``tail``."""
 
-    ids: Ids
-    """T of the whole rendered text, shape ``(n,)``, read-only and its own memory."""
-    text: str = field(repr=False)
-    """What was rendered and encoded; for a shadow check, never for a log."""
-    path: Path
-    cause: Cause
-    full: FullEncode | None
-    messages: int
-    chars: int
-    """Characters of the rendered text: what the engine is served."""
-    scanned: int
-    """Characters that were encoded for it."""
     common: int
-    """Leading characters that the text shares with the session's last one."""
-    first_changed: int
-    """Leading IDs shared with the session's last ones; a special token at the end counts where nothing changed."""
-    lost_reuse_tokens: int
-    """IDs of the session's last state after those: an engine's prefix cache holds them, and cannot use them here."""
-    first_changed_message: int | None
-    """Index in the body of the first message that the session did not have; None where there is none, or no session."""
-    session: str
-    """A random name for logs."""
-    stages: dict[str, int]
-    """Microseconds for ``normalise``, ``render``, ``match`` and ``splice``."""
-    control_tokens: int
-    """Messages in which the client's text holds the literal of a special token."""
-    tokenizer_digest: str
-    template_digest: str
+    tail: str
+    chars: int
+    why: FullRender | None
+    kept: bool
+    """Whether the session's render is of this text."""
 
 
 class _Made(NamedTuple):
-    """``before``: IDs that the session had; ``at``: when it was done, in nanoseconds."""
+    """``before``: IDs that the session had; ``at``, ``done``: when IDs and JSON were there, in nanoseconds."""
 
     ids: Ids
     splice: Splice
+    texts: tuple[str, ...]
     before: int
+    first_changed: int
+    written: tuple[Ids, Written] | None
     at: int
+    done: int
 
 
 class ModelTier:
@@ -113,88 +107,154 @@ class ModelTier:
         self._special = special
         self._quarantine = quarantine
         self._control = control_pattern(tokenizer.spec)
+        self._folded = Folded.of(template)
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
+    def prepare(
+        self,
+        tenant: str,
+        body: Mapping[str, Any],
+        hint: str | None = None,
+        *,
+        wait: bool = True,
+        source: Source | None = None,
+    ) -> Prepared:
         """The IDs for ``body``, a chat-completion request as `json.loads` reads it.
 
-        Raises `Unrenderable` where they cannot be known to be the engine's own (the request then goes upstream as
-        text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body). With ``wait``
-        false it raises `SessionBusy` where it would have to wait for another request on the same session, and
-        `TakesLong` where it would keep its caller for more than a few milliseconds.
+        ``source``: where the body comes from and what it shares with an earlier one. Raises `Unrenderable` where the
+        IDs cannot be known to be the engine's own (the request then goes upstream as text), and `InvalidText` for a
+        lone surrogate (`find_surrogate` names its place in the body). With ``wait`` false it raises `SessionBusy` where
+        it would have to wait for another request on the same session, and `TakesLong` where it would keep its caller
+        for more than a few milliseconds.
         """
         started = time.perf_counter_ns()
-        request = self.profile.normalise(body, self.template, self.settings)
+        if source is not None and source.shared and source.epoch != self.store.epoch:
+            body, source = source.again(), None  # what it shares was forgotten meanwhile, and may have been wrong
+        known = known_of(source)
+        request = self.profile.normalise(body, self.template, self.settings, known)
+        if known is not None and (
+            request.wire_index is not None or not known.made.aligned or not known.by(request.rules)
+        ):
+            known = None
+        if not wait and known is None and source is not None and source.nbytes > _LARGE_SOURCE:
+            raise TakesLong("the messages")
         around = self._around(body)
         normalised = time.perf_counter_ns()
-        text = self.template.render(request, None if wait else AT_ONCE_S)
-        rendered = time.perf_counter_ns()
-        wanted = self._fingerprint(tenant, body, request, hint)
+        wanted = self._fingerprint(tenant, body, request, hint, known)
         with self.store.lease(wanted, self._encoder, wait=wait) as lease:
             matched = time.perf_counter_ns()
-            path = lease.path(len(text))
-            made = self._repaired(lease, text, around) if self._trusts(path) else None
-            marks = lease.marks + self._marks(wanted.packed[lease.shared :])
+            kept: Source | None = None
+            text = self._rendered(lease, request, known, wait)
+            rendered = time.perf_counter_ns()
+            path = lease.path(text.chars)
+            made = self._repaired(lease, text, around, wait) if self._trusts(path) else None
+            marks = self._marks(wanted, lease, known)
             if made is not None:
-                lease.commit(marks)
+                kept = self._to_keep(source, body, request, wanted, marks, lease, text, known)
+                lease.commit(marks, kept)
         if made is None:
             if not wait:
                 raise TakesLong("the reference")
-            made = self._whole(text, around)
-        ids, splice, before, spliced = made
-        ids.flags.writeable = False
+            made = self._whole(body, source, around)
+            text = text._replace(why=FullRender.QUARANTINED, chars=sum(map(len, made.texts)))
+        made.ids.flags.writeable = False
         return Prepared(
-            ids=ids,
-            text=text,
+            ids=made.ids,
+            texts=made.texts,
             path=path,
-            cause=_cause(path, lease, splice),
-            full=splice.full,
+            cause=_cause(path, lease, made.splice),
+            full=made.splice.full,
             messages=len(request.messages),
-            chars=len(text),
-            scanned=splice.scanned,
-            common=splice.common,
-            first_changed=_first_changed(splice, before, len(ids), around),
-            lost_reuse_tokens=max(0, before - splice.first_changed),
+            chars=text.chars,
+            scanned=made.splice.scanned,
+            common=made.splice.common,
+            first_changed=made.first_changed,
+            lost_reuse_tokens=max(0, made.before - made.splice.first_changed),
             first_changed_message=_first_changed_message(lease, request),
             session=lease.session,
             stages={
                 "normalise": (normalised - started) // 1000,
-                "render": (rendered - normalised) // 1000,
-                "match": (matched - rendered) // 1000,
-                "splice": (spliced - matched) // 1000,
+                "match": (matched - normalised) // 1000,
+                "render": (rendered - matched) // 1000,
+                "splice": (made.at - rendered) // 1000,
+                "serialise": (made.done - made.at) // 1000,
             },
             control_tokens=sum(marks),
             tokenizer_digest=self.tokenizer.digest,
             template_digest=self.template.digest,
+            full_render=text.why,
+            written=made.written,
+            traits=None if kept is None or kept.made is None else kept.made.traits,
         )
+
+    def _level(self, path: Path) -> Level | None:
+        return None if self._quarantine is None else self._quarantine.level(self.tokenizer.digest, path)
 
     def _trusts(self, path: Path) -> bool:
         """Whether the session may be used; if not, the whole text is for the reference. Raises `Unrenderable`."""
-        level = None if self._quarantine is None else self._quarantine.level(self.tokenizer.digest, path)
+        level = self._level(path)
         if level is Level.TEXT:
             raise Unrenderable(Bypass.QUARANTINED, path.value)
         return level is None
 
-    def _repaired(self, lease: Lease, text: str, around: SpecialTokens | None) -> _Made:
-        before = len(lease.rope.ids)
+    def _rendered(self, lease: Lease, request: RenderRequest, known: Known | None, wait: bool) -> _Text:
+        """The text, with the session's render where whatever path the request turns out to have is trusted."""
+        within_s = None
+        if not wait:
+            within_s = AT_ONCE_S
+            if len(request.messages) > AT_ONCE_MESSAGES and not _is_short(lease, request, known):
+                raise TakesLong("the template")
+        if any(self._level(path) is not None for path in lease.paths()):
+            return _whole_text(self.template.render(request, within_s), FullRender.QUARANTINED)
+        if isinstance(self._folded, Unfoldable):
+            return _whole_text(self.template.render(request, within_s), FullRender.UNFOLDABLE)
+        memory = lease.memory
+        fold = memory.state(self._folded)
+        kept = fold.kept
+        lead = None
+        if known is not None and kept is not None and kept[0] is known.made.messages and request.by_wire is None:
+            lead = known.lead
+        synced, memory.synced = memory.synced, False
+        made: Rendered = fold.render(request, lead, within_s)
+        why = None if kept is not None else FullRender.NOTHING_KEPT
+        if made.fell_back is not None:
+            why = FullRender(made.fell_back.value)
+        first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
+        return _Text(common, "".join(made.chunks.since(first)), made.chars, why, made.fell_back is None)
+
+    def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None, wait: bool) -> _Made:
+        rope, memory = lease.rope, lease.memory
+        if not wait and rope.reach(text.common) + len(text.tail) > AT_ONCE_CHARS:
+            raise TakesLong("the encoder")
+        before = len(rope.ids)
+        written, memory.written, memory.synced = memory.written, None, False
         try:
-            splice = lease.rope.set(text)
+            splice = rope.follow(text.common, text.tail)
         except CannotEncode as error:
             raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
-        ids = lease.rope.ids.copy() if around is None else around.around(lease.rope.ids)
-        return self._made(ids, splice, before)
+        if rope.chars != text.chars:
+            raise RuntimeError("the rope does not hold what was rendered")
+        memory.synced = text.kept
+        ids = rope.ids.copy() if around is None else around.around(rope.ids)
+        self._check_range(ids)
+        at = time.perf_counter_ns()
+        first = _first_changed(splice, before, len(ids), around)
+        memory.written = written = write(ids, written, first)
+        return _Made(ids, splice, rope.pieces(), before, first, (ids, written), at, time.perf_counter_ns())
 
-    def _whole(self, text: str, around: SpecialTokens | None) -> _Made:
+    def _whole(self, body: Mapping[str, Any], source: Source | None, around: SpecialTokens | None) -> _Made:
         """By the reference, with nothing that was kept."""
+        if source is not None and source.shared:
+            body = source.again()
+        text = self.template.render(self.profile.normalise(body, self.template, self.settings))
         try:
             own = self.tokenizer.reference.encode(text)
         except CannotEncode as error:
             raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
         ids = own.copy() if around is None else around.around(own)
-        return self._made(ids, Splice(0, len(text), 0, 0, 0, FullEncode.QUARANTINED), 0)
-
-    def _made(self, ids: Ids, splice: Splice, before: int) -> _Made:
         self._check_range(ids)
-        return _Made(ids, splice, before, time.perf_counter_ns())
+        splice = Splice(0, len(text), 0, 0, 0, FullEncode.QUARANTINED)
+        at = time.perf_counter_ns()
+        return _Made(ids, splice, (text,), 0, 0, None, at, at)
 
     def _around(self, body: Mapping[str, Any]) -> SpecialTokens | None:
         """What stands around the prompt of this request; the rope never holds it."""
@@ -205,14 +265,62 @@ class ModelTier:
         return self._special
 
     def _fingerprint(
-        self, tenant: str, body: Mapping[str, Any], request: RenderRequest, hint: str | None
+        self,
+        tenant: str,
+        body: Mapping[str, Any],
+        request: RenderRequest,
+        hint: str | None,
+        known: Known | None,
     ) -> Fingerprint:
         # Requests that ask for different renderings are kept apart, even where these come out alike; those with special
         # tokens, too, so that `Prepared.first_changed` compares like with like.
         own = [body.get("chat_template_kwargs"), body.get("reasoning_effort")]
         asked = strict([*own, True] if self.profile.adds_special_tokens(body) else own)
         settings = digest(self._identity, strict(request.kwargs), asked)
-        return fingerprint(Group(tenant, self.name, settings), request.messages, request.tools, hint)
+        group = Group(tenant, self.name, settings)
+        tools = known.made.tool_digests if known is not None and known.made.tools is request.tools else None
+        return fingerprint(group, request.messages, request.tools, hint, known, tools)
+
+    def _to_keep(
+        self,
+        source: Source | None,
+        body: Mapping[str, Any],
+        request: RenderRequest,
+        wanted: Fingerprint,
+        marks: bytes,
+        lease: Lease,
+        text: _Text,
+        known: Known | None,
+    ) -> Source | None:
+        """What the session is to keep of the body, None where it is too short to be worth it."""
+        if source is None or not source.keys:
+            return None
+        fold = lease.memory.fold
+        kept = fold.kept if fold is not None and text.kept and request.by_wire is None else None
+        messages, tools = (request.by_wire or request.messages, request.tools) if kept is None else kept
+        wire = body["messages"]
+        runs, sizes = ((), []) if known is None else (known.shared, known.made.sizes)
+        aligned = request.wire_index is None
+        traits = traits_of(wire[place] for place in gaps(runs, len(wire)))
+        if known is not None:
+            whole = sum(run.size for run in runs) == len(known.made.messages)
+            traits = traits.with_(known.made.traits) if whole else traits_of(wire)
+        made = Made(
+            rules=request.rules,
+            messages=messages,
+            aligned=aligned,
+            digests=wanted.messages if aligned else (),
+            chain=wanted.chain,
+            marks=marks if aligned else b"",
+            sizes=taken_over(runs, len(wire), sizes, lambda place: weigh(wire[place], messages[place])),
+            traits=traits,
+            developer=request.by_wire is not None,
+            wire_tools=body.get("tools"),
+            tool_choice=body.get("tool_choice"),
+            tools=tools,
+            tool_digests=wanted.tools,
+        )
+        return replace(source, before=None, shared=(), made=made)
 
     def _check_range(self, ids: Ids) -> None:
         """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine.
@@ -222,12 +330,42 @@ class ModelTier:
         if len(ids) and int(ids.max()) >= self.vocab_size:
             raise Unrenderable(Bypass.TOKENIZER_MISMATCH, f"a token ID is not below the engine's {self.vocab_size}")
 
-    def _marks(self, packed: Sequence[bytes]) -> bytes:
+    def _marks(self, wanted: Fingerprint, lease: Lease, known: Known | None) -> bytes:
         """For each message 1 if it holds a special token's literal, else 0."""
+        size = len(wanted.messages)
         if self._control is None:
-            return bytes(len(packed))
+            return bytes(size)
         search = self._control.search
-        return bytes(search(form) is not None for form in packed)
+
+        def mark(place: int) -> int:
+            if place < lease.shared:
+                return lease.marks[place]
+            form = wanted.packed[place]
+            assert form is not None
+            return int(search(form) is not None)
+
+        if known is None:
+            return lease.marks + bytes(map(mark, range(lease.shared, size)))
+        pieces: list[bytes] = []
+        place = 0
+        for run in (*known.shared, Run(size, 0, 0)):
+            pieces.append(bytes(map(mark, range(place, run.at))))
+            pieces.append(known.made.marks[run.old : run.old + run.size])
+            place = run.at + run.size
+        return b"".join(pieces)
+
+
+def _is_short(lease: Lease, request: RenderRequest, known: Known | None) -> bool:
+    """Whether a render is likely to run a few iterations only: the session has all messages but the last ones, and none
+    of these is a user's, after which many templates write what stands before it in another way."""
+    fold = lease.memory.fold
+    if known is None or fold is None or fold.kept is None or lease.previous != lease.shared:
+        return False
+    return all(message["role"] in ("assistant", "tool") for message in request.messages[lease.shared :])
+
+
+def _whole_text(text: str, why: FullRender) -> _Text:
+    return _Text(0, text, len(text), why, False)
 
 
 def control_pattern(spec: Mapping[str, Any]) -> re.Pattern[bytes] | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import aiohttp
-import orjson
 import structlog
 from aiohttp import web
 
@@ -28,11 +27,13 @@ from proxy.registry import ModelRuntime, State
 from proxy.relay import End
 from proxy.sent import Sent
 from proxy.shadow import Shadow
+from proxy.upstream import Body
 from toktier.errors import TakesLong, Unrenderable
 from toktier.reasons import Bypass
 from toktier.tier import SessionBusy
 
 if TYPE_CHECKING:
+    from toktier.known import Source
     from toktier.tier import Prepared
 
 _log = structlog.get_logger("toktier.chat")
@@ -55,24 +56,23 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
     Whatever is held of the body goes with this call, but for what `proxy.sent` has room for.
     """
     record = exchange.record
-    parsed = await exchange.read_json()
+    hint = next((exchange.request.headers[name] for name in HINTS if name in exchange.request.headers), None)
+    parsed, source = await exchange.read_known(hint, keep=True)
     model = exchange.model(parsed) or _only_model(exchange)
     record.model, record.upstream = model.name, model.upstream.name
     stream = parsed.value.get("stream")
     record.stream = stream if isinstance(stream, bool) else None
-    await exchange.work(len(parsed.raw), lambda: _check(parsed, model.vocab_size))
+    anew = sum(end - start for start, end in parsed.fresh())
+    await exchange.work(anew, lambda: _check(parsed, model.vocab_size))
     if model.settings.control_tokens == "reject":
         await _without_control_tokens(exchange, model, parsed)
     remove, add = exchange.salt(parsed)
 
-    async def text() -> bytes:
-        return await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
-
-    async def text_again() -> bytes:
+    async def text_again() -> Body:
         record.bypassed(Bypass.UPSTREAM_UNPROBED, "the connection had to be replaced")
-        return await text()
+        return parsed.pieces(remove, add)
 
-    repaired = await _repair(exchange, model, parsed, remove, add)
+    repaired = await _repair(exchange, model, parsed, source, hint, remove, add)
     if repaired is not None:
         with_ids, sent = repaired
         reply = await exchange.send(model.upstream, with_ids, again=text_again)
@@ -90,7 +90,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
         reply.close()
         record.bypassed(Bypass.UPSTREAM_REFUSED_IDS)
         record.flags.add(Flag.IDS_REFUSED_RETRY)
-    reply = await exchange.send(model.upstream, await text())
+    reply = await exchange.send(model.upstream, parsed.pieces(remove, add))
     if Flag.IDS_REFUSED_RETRY in record.flags and reply.status not in STATUSES:
         # Engines quote a body that is wrong in another way, the IDs in it too: that is no refusal of the IDs.
         model.refused()
@@ -123,8 +123,14 @@ async def _without_control_tokens(exchange: Exchange, model: ModelRuntime, parse
 
 
 async def _repair(
-    exchange: Exchange, model: ModelRuntime, parsed: Parsed, remove: Collection[str], add: list[Member]
-) -> tuple[bytes, Sent | None] | None:
+    exchange: Exchange,
+    model: ModelRuntime,
+    parsed: Parsed,
+    source: Source | None,
+    hint: str | None,
+    remove: Collection[str],
+    add: list[Member],
+) -> tuple[Body, Sent | None] | None:
     """The body with IDs; None, with the reason on record, when it must go as text."""
     record = exchange.record
     if parsed.repeats:
@@ -133,10 +139,13 @@ async def _repair(
     if model.state is not State.OK or model.tier is None:
         record.bypassed(model.reason or Bypass.TOKENIZER_UNAVAILABLE, model.detail)
         return None
-    hint = _hint(exchange.request.headers, parsed.value)
-    work = _Work(model, exchange.tenant.id_hash, parsed, remove, add, hint, exchange.shadow, record.request_id)
+    if hint is None:
+        key = parsed.value.get("prompt_cache_key")
+        hint = key if isinstance(key, str) else None
+    tenant = exchange.tenant.id_hash
+    work = _Work(model, tenant, parsed, source, remove, add, hint, exchange.shadow, record.request_id)
     try:
-        prepared, body = await _prepare(exchange, work, len(parsed.raw))
+        prepared, body = await _prepare(exchange, work, parsed)
     except Unrenderable as reason:
         record.bypassed(reason.bypass, reason.detail or None)
         return None
@@ -158,12 +167,13 @@ async def _repair(
     return body, work.sent
 
 
-async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared, bytes]:
+async def _prepare(exchange: Exchange, work: _Work, parsed: Parsed) -> tuple[Prepared, Body]:
     """What `_Work.run` gives. Raises what it raises, and `Unrenderable` when it takes too long."""
     server = exchange.generation.settings.server
+    size = len(parsed.raw)
     if exchange.lanes.full(size):
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
-    if exchange.quick and size < server.inline_below_bytes:
+    if exchange.quick and parsed.read < server.inline_below_bytes:
         try:
             return work.run(wait=False)
         except (SessionBusy, TakesLong):
@@ -176,14 +186,6 @@ async def _prepare(exchange: Exchange, work: _Work, size: int) -> tuple[Prepared
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, f"over {server.prepare_timeout_s:g} s") from None
 
 
-def _hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    for name in HINTS:
-        if name in headers:
-            return headers[name]
-    key = body.get("prompt_cache_key")
-    return key if isinstance(key, str) else None
-
-
 class _Work:
     """What a worker thread does for one request: render, splice, write the body, queue a check."""
 
@@ -192,6 +194,7 @@ class _Work:
         model: ModelRuntime,
         tenant: str,
         parsed: Parsed,
+        source: Source | None,
         remove: Collection[str],
         add: list[Member],
         hint: str | None,
@@ -199,21 +202,21 @@ class _Work:
         request_id: str,
     ) -> None:
         self._model, self._tenant, self._parsed, self._hint = model, tenant, parsed, hint
+        self._source = source
         self._remove, self._add = remove, add
         self._shadow, self._request_id = shadow, request_id
         self.sent: Sent | None = None
         self.serialise_ns = 0
 
-    def run(self, wait: bool = True) -> tuple[Prepared, bytes]:
+    def run(self, wait: bool = True) -> tuple[Prepared, Body]:
         """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""
         loaded = self._model.loaded
         assert loaded is not None
-        prepared = loaded.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait)
+        prepared = loaded.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait, source=self._source)
         start = time.perf_counter_ns()
-        ids = orjson.dumps(prepared.ids, option=orjson.OPT_SERIALIZE_NUMPY)
-        name, value = changes.id_member(self._model.upstream.settings.token_field, ids)
+        name, value = changes.id_member(self._model.upstream.settings.token_field, prepared.json())
         # A client may send the field as null, which means absent.
-        body = self._parsed.edit({*self._remove, name}, [*self._add, (name, value)])
+        body = self._parsed.pieces({*self._remove, name}, [*self._add, (name, value)])
         self.serialise_ns = time.perf_counter_ns() - start
         self.sent = self._shadow.prepared(self._model, loaded, self._parsed, prepared, self._request_id)
         return prepared, body

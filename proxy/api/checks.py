@@ -16,10 +16,10 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def refuse_surrogates(parsed: Parsed) -> None:
     """400 for a lone surrogate anywhere in the body: no tokenizer can encode it.
 
-    A UTF-8 body can only bring one as an escape, so most bodies are done with one search.
+    A UTF-8 body can only bring one as an escape, so most bodies are done with one search. What is shared with an
+    earlier body was looked at then.
     """
-    raw = parsed.raw
-    if (b"\\ud" not in raw and b"\\uD" not in raw) or _ESCAPED_SURROGATE.search(raw) is None:
+    if not any(_may_hold_surrogate(parsed.raw[start:end]) for start, end in parsed.fresh()):
         return
     found = find_surrogate(parsed.value)
     if found is not None:
@@ -30,6 +30,10 @@ def refuse_surrogates(parsed: Parsed) -> None:
             param=path,
             code="invalid_unicode",
         )
+
+
+def _may_hold_surrogate(raw: bytes) -> bool:
+    return (b"\\ud" in raw or b"\\uD" in raw) and _ESCAPED_SURROGATE.search(raw) is not None
 
 
 def refuse_ids_out_of_range(body: Mapping[str, Any], vocab_size: int) -> None:

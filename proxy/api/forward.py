@@ -9,7 +9,7 @@ from aiohttp import ClientResponse, web
 from proxy import errors
 from proxy.exchange import Exchange
 from proxy.routes import Kind
-from proxy.upstream import Upstream
+from proxy.upstream import Body, Upstream
 
 _WITH_DONE = frozenset({"/v1/completions", "/v1/chat/completions/batch"})
 """Routes whose event streams end in ``[DONE]``."""
@@ -28,13 +28,13 @@ async def _sent(exchange: Exchange, named: str | None) -> tuple[Upstream, Client
     if route.bypass is not None:
         exchange.record.bypassed(route.bypass)
     path = None
-    raw: bytes | None
+    raw: Body | None
     if route.kind is Kind.JSON:
         parsed = await exchange.read_json()
         model = exchange.model(parsed)
         upstream = exchange.default_upstream() if model is None else model.upstream
         remove, add = exchange.salt(parsed)
-        raw = await exchange.work(len(parsed.raw), lambda: parsed.edit(remove, add))
+        raw = parsed.pieces(remove, add)
     else:
         if named is None:
             upstream = exchange.default_upstream()
@@ -46,5 +46,5 @@ async def _sent(exchange: Exchange, named: str | None) -> tuple[Upstream, Client
             exchange.record.model = model.name
             upstream = model.upstream
             path = route.pattern.replace("{model}", quote(name, safe="/:@"))
-        raw = await exchange.read() if exchange.request.body_exists else None
+        raw = [await exchange.read()] if exchange.request.body_exists else None
     return upstream, await exchange.send(upstream, raw, path)

@@ -28,7 +28,7 @@ def emitted(record: RequestRecord, status: int | None) -> dict[str, Any]:
 def prepared(**changes: Any) -> Prepared:
     values: dict[str, Any] = {
         "ids": np.arange(7, dtype=np.uint32),
-        "text": "x" * 100,
+        "texts": ("x" * 100,),
         "path": Path.APPEND,
         "cause": Cause.NONE,
         "full": None,

@@ -20,7 +20,7 @@ IDS = np.arange(150_000, dtype="<u4")
 
 
 def keep(folder: Captures, level: Any = "full", raw: bytes = RAW) -> str | None:
-    return folder.keep(level, EVENT, Content(raw, BODY["messages"][0]["content"], IDS))
+    return folder.keep(level, EVENT, Content(raw, (BODY["messages"][0]["content"],), IDS))
 
 
 def test_a_full_one_reads_back(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_client_ids(body: bytes, path: str | None) -> None:
 
 @pytest.mark.parametrize("field", changes.ID_PATHS)
 def test_id_member(field: str) -> None:
-    name, value = changes.id_member(field, b"[1,2]")
-    found = {name: json.loads(value)}
+    name, value = changes.id_member(field, [b"[1", b",2]"])
+    found = {name: json.loads(b"".join(value))}
     for step in changes.ID_PATHS[field]:
         found = found[step]
     assert found == [1, 2]

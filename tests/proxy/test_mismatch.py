@@ -22,7 +22,7 @@ from toktier.shadow.check import digest_of_ids
 from toktier.shadow.job import Kind, Piece, Verdict
 
 IDS = np.arange(10, dtype=np.uint32)
-CONTENT = Content(b"{}", "CANARY", IDS)
+CONTENT = Content(b"{}", ("CANARY",), IDS)
 
 
 def verdict(piece: Piece | None = None) -> Verdict:
@@ -116,9 +116,9 @@ def test_a_line_holds_the_documented_fields_and_no_text(tmp_path: File) -> None:
 
 def test_room_for_contents_is_bounded_and_comes_back() -> None:
     room = Room(CONTENT.nbytes * 2 + 1)
-    kept = [room.keep(b"{}", "CANARY", IDS) for _ in range(3)]
+    kept = [room.keep(b"{}", ("CANARY",), IDS) for _ in range(3)]
     assert [content is not None for content in kept] == [True, True, False]
     assert room.used == CONTENT.nbytes * 2
     kept.clear()
     assert room.used == 0
-    assert room.keep(b"{}", "CANARY", IDS) is not None
+    assert room.keep(b"{}", ("CANARY",), IDS) is not None

@@ -11,13 +11,13 @@ from multidict import CIMultiDict
 
 from proxy.config import Upstream as Settings
 from proxy.errors import ApiError
-from proxy.upstream import Attempts, Upstream
+from proxy.upstream import LARGE_BODY, Attempts, Upstream
 from tests.support.fake_upstream import FakeUpstream
 
 
 async def send(upstream: Upstream, body: bytes = b'{"messages":[]}') -> tuple[int, Attempts]:
     attempts = Attempts()
-    reply = await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), body, attempts)
+    reply = await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), [body], attempts)
     await reply.read()
     reply.close()
     return reply.status, attempts
@@ -64,7 +64,7 @@ async def test_a_reused_connection_that_fails_unanswered_is_replaced_once(
 async def send_expecting(upstream: Upstream, status: int, count: int) -> None:
     attempts = Attempts()
     with pytest.raises(ApiError) as caught:
-        await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), b'{"messages":[]}', attempts)
+        await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), [b'{"messages":[]}'], attempts)
     assert (caught.value.status, attempts.count) == (status, count)
 
 
@@ -231,3 +231,29 @@ async def test_a_head_that_no_client_can_be_sent_is_502(up: FakeUpstream, upstre
     up.scripts.append([{"raw": head + b"\r\n\r\n"}, {"sleep_ms": 60_000}])
     await send_expecting(upstream, 502, 1)
     assert (await send(upstream))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(10,), (0, 5), (LARGE_BODY,), (LARGE_BODY + 1,), (7, 3 * LARGE_BODY + 1, 2), (30_000,) * 40, (90_000, 10) * 9],
+)
+async def test_a_body_in_pieces_arrives_whole_also_the_second_time(
+    up: FakeUpstream, upstream: Upstream, sizes: tuple[int, ...]
+) -> None:
+    await send(upstream)
+    size = sum(sizes)
+    whole = b'{"messages":[],"x":"' + bytes(97 + k % 26 for k in range(size)) + b'"}'
+    pieces: list[bytes | memoryview] = [whole[:20]]
+    start = 20
+    for number, length in enumerate(sizes):
+        piece = whole[start : start + length]
+        pieces.append(memoryview(piece) if number % 2 else piece)
+        start += length
+    pieces.append(whole[start:])
+    up.scripts.append([{"close": True}])
+    attempts = Attempts()
+    reply = await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), pieces, attempts)
+    reply.close()
+    assert attempts.count == 2
+    assert [seen.body for seen in up.seen[1:]] == [whole] * 2
+    assert {seen.header("content-length") for seen in up.seen[1:]} == {str(len(whole))}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxy.registry import Loaded
+from toktier.known import Source
 from toktier.reasons import Cause, Path
 from toktier.tier import Prepared, SessionBusy
 
@@ -33,7 +34,15 @@ class FakeTier:
         self.wrong = False
         self.busy = False
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
+    def prepare(
+        self,
+        tenant: str,
+        body: Mapping[str, Any],
+        hint: str | None = None,
+        *,
+        wait: bool = True,
+        source: Source | None = None,
+    ) -> Prepared:
         self.calls.append((tenant, hint))
         if tenant != "toktier-probe":
             if self.busy and not wait:
@@ -46,7 +55,7 @@ class FakeTier:
             ids = ids[:-1]
         return Prepared(
             ids=ids,
-            text=json.dumps(body["messages"]),
+            texts=(json.dumps(body["messages"]),),
             path=Path.INIT,
             cause=Cause.NONE,
             full=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,10 @@ def ask(tier: ModelTier, body: Body, **arguments: Any) -> Prepared:
     text = tier.template.render(request)
     assert np.array_equal(prepared.ids, tier.tokenizer.reference.encode(text))
     assert prepared.text == text
+    assert json.loads(b"".join(prepared.json())) == prepared.ids.tolist()
     assert prepared.chars == len(text)
     assert prepared.messages == len(body["messages"])
-    assert prepared.stages.keys() == {"normalise", "render", "match", "splice"}
+    assert prepared.stages.keys() == {"normalise", "match", "render", "splice", "serialise"}
     assert not prepared.ids.flags.writeable
     return prepared
 

@@ -400,3 +400,27 @@ def test_random_changes_against_the_full_encode() -> None:
             served += len(text)
     assert repaired > 120
     assert scanned < served / 2
+
+
+def test_following_gives_what_setting_gives() -> None:
+    rng = random.Random(8)
+    encoder = small_encoder()
+
+    def words(count: int) -> str:
+        return " ".join(rng.choices(WORDS, k=count))
+
+    followed, plain = Rope(encoder), Rope(encoder)
+    text = ""
+    for _ in range(150):
+        at = rng.choice([len(text), rng.randrange(len(text) + 1)])
+        to = rng.choice([at, len(text), rng.randrange(at, len(text) + 1)])
+        new = text[:at] + words(rng.choice([0, 1, 5, 400])) + text[to:]
+        common = next((i for i, (a, b) in enumerate(zip(text, new, strict=False)) if a != b), min(len(text), len(new)))
+        told = rng.choice([common, rng.randrange(common + 1), 0])
+        assert followed.follow(told, new[told:]) == plain.set(new)
+        assert followed.text() == "".join(followed.pieces()) == new
+        assert followed.ids.tolist() == plain.ids.tolist() == truth(new)
+        assert followed.text_bytes == plain.text_bytes
+        text = new
+    with pytest.raises(IndexError):
+        followed.follow(len(text) + 1, "")

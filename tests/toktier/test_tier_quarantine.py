@@ -51,7 +51,7 @@ def test_a_path_in_quarantine_is_encoded_whole_by_the_reference_and_leaves_no_se
 
     distrust(quarantine, Path.APPEND)
     with monkeypatch.context() as patch:
-        patch.setattr(Rope, "set", lambda *_: pytest.fail("the rope is not to be used"))
+        patch.setattr(Rope, "follow", lambda *_: pytest.fail("the rope is not to be used"))
         patch.setattr(Rope, "ids", property(lambda _: pytest.fail("nor to be read")))
         again = [*more, say("assistant", "b <|im_end|>"), say("user", "s")]
         for _ in range(2):
@@ -73,14 +73,14 @@ def test_ids_in_quarantine_are_wrong_no_more_even_if_the_window_engine_and_the_s
     make: Callable[..., ModelTier], quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier = make(quarantine=quarantine)
-    right = Rope.set
+    right = Rope.follow
 
-    def wrong(rope: Rope, text: str) -> object:
-        splice = right(rope, text)
+    def wrong(rope: Rope, common: int, tail: str) -> object:
+        splice = right(rope, common, tail)
         rope._buffer[0] ^= 1
         return splice
 
-    monkeypatch.setattr(Rope, "set", wrong)
+    monkeypatch.setattr(Rope, "follow", wrong)
     request = body(say("user", "q"))
     with pytest.raises(AssertionError):
         ask(tier, request)

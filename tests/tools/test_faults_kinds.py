@@ -118,7 +118,7 @@ class _Tier:
     faults = FAULTS
 
     def otherwise(self, _body: object) -> tuple[dict[str, str], Ids]:
-        return {"text": "another text", "template_digest": "another"}, ids(7, 7)
+        return {"texts": ("another text",), "template_digest": "another"}, ids(7, 7)
 
 
 def prepared(tokens: Ids, full: FullEncode | None = None) -> Prepared:

@@ -23,6 +23,12 @@ class Index:
         self._keys: list[tuple[str, ...]] = []
         self._at: dict[str, list[int]] = {}
 
+    def clone(self) -> Index:
+        other = Index()
+        other.items, other._keys = self.items, self._keys.copy()
+        other._at = {key: places.copy() for key, places in self._at.items()}
+        return other
+
     def update(self, items: list[Any], region: tuple[int, int], collect: Callable[[Any], Iterable[str]]) -> set[str]:
         """Brings the index up to ``items``, which differ from what it has in ``region``; the keys of what changed."""
         low = min(region[0], len(self._keys))
@@ -55,6 +61,13 @@ class Lookups:
         self.indexes: dict[Scan, Index] = {}
         self._users: dict[tuple[Scan, str], set[int]] = {}
         self._made: dict[int, list[tuple[Scan, str]]] = {}
+
+    def clone(self) -> Lookups:
+        other = Lookups()
+        other.indexes = {scan: index.clone() for scan, index in self.indexes.items()}
+        other._users = {one: places.copy() for one, places in self._users.items()}
+        other._made = self._made.copy()
+        return other
 
     def put(self, place: int, made: list[tuple[Scan, str]]) -> None:
         """The iteration at ``place`` ran, and looked these up."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class Record:
         "lookups",
         "low",
         "mask",
+        "nbytes",
         "outer",
         "slots",
         "states",
@@ -95,10 +97,24 @@ class Record:
         self.lookups = Lookups()
         self.broke: int | None = None
         self.chars = 0
+        self.nbytes = 0
+        """That the chunks hold."""
         self.first_changed = 0
         self.mask = np.zeros(16, np.uint64)
         self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int64)
         self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int64)
+
+    def clone(self) -> Record:
+        """An independent record. What never changes (items, values, texts) is shared."""
+        other = Record.__new__(Record)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.chunks, other.states = self.chunks.copy(), self.states.copy()
+        other.writers = [places.copy() for places in self.writers]
+        other.written = [values.copy() for values in self.written]
+        other.lookups = self.lookups.clone()
+        other.mask, other.low, other.high = self.mask.copy(), self.low.copy(), self.high.copy()
+        return other
 
     # --- size ------------------------------------------------------------------------------------------------------
 
@@ -124,6 +140,7 @@ class Record:
         chunks = self.chunks[low:high]
         if any(chunks):
             self.chars -= sum(map(len, chunks))
+            self.nbytes -= sum(map(getsizeof, chunks)) - len(chunks) * getsizeof("")
             self.chunks[low:high] = [""] * (high - low)
             self.first_changed = min(self.first_changed, low)
         self.states[low:high] = [None] * (high - low)
@@ -143,6 +160,7 @@ class Record:
         old = self.chunks[place]
         if text != old:
             self.chars += len(text) - len(old)
+            self.nbytes += getsizeof(text) - getsizeof(old)
             self.chunks[place] = text
             if place < self.first_changed:
                 self.first_changed = place

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from toktier.errors import TemplateFailure, Unrenderable
+from toktier.known import Known
 from toktier.template import ChatTemplate, RenderRequest
 
 __all__ = ["EngineProfile", "ProfileSettings", "RenderRequest", "TemplateFailure", "Unrenderable", "renderer_of"]
@@ -57,8 +58,18 @@ class EngineProfile(Protocol):
         """
         ...
 
-    def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
-        """What the engine passes to the template for ``body`` (parsed by ``json.loads``). Raises `Unrenderable`."""
+    def normalise(
+        self,
+        body: Mapping[str, Any],
+        template: ChatTemplate,
+        settings: ProfileSettings,
+        known: Known | None = None,
+    ) -> RenderRequest:
+        """What the engine passes to the template for ``body`` (parsed by ``json.loads``). Raises `Unrenderable`.
+
+        ``known``: messages in its runs are the very objects of another request, and what was made of them by the same
+        rules is taken over. So are the tools, where they are the very object.
+        """
         ...
 
 

@@ -38,6 +38,7 @@ from typing import Any, Final
 import orjson
 
 from toktier.errors import Unrenderable
+from toktier.known import Known, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
 from toktier.profiles.vllm import RESERVED_KWARGS
@@ -96,21 +97,36 @@ class SglangProfile:
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
         return renderer_of(files, _renderer_named)
 
-    def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
-        """Raises `Unrenderable`. Linear in the messages; strings are shared with ``body``."""
+    def normalise(
+        self,
+        body: Mapping[str, Any],
+        template: ChatTemplate,
+        settings: ProfileSettings,
+        known: Known | None = None,
+    ) -> RenderRequest:
+        """Raises `Unrenderable`. Linear in the messages that are not known; strings are shared with ``body``."""
         check_fields(body, FIELDS)
         if not template.single:
             raise Unrenderable(Bypass.NO_TEMPLATE, "more than one chat template")
-        tools = _tools(body)
+        tools = self._tools(body, known)
         shape = template.shape(tools=tools is not None)
         as_list = _content_format(template, shape, settings) == "openai"
         wire = body.get("messages")
         if type(wire) is not list or not wire:
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "messages")
-        messages = [_message(message, index, as_list, shape) for index, message in enumerate(wire)]
+        rules = (SglangProfile, shape, as_list)
+        shared, old = ((), []) if known is None or not known.by(rules) else (known.shared, known.made.messages)
+        messages = taken_over(shared, len(wire), old, lambda index: _message(wire[index], index, as_list, shape))
         if messages[-1]["role"] == "assistant":
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "the last message is the assistant's")
-        return RenderRequest(messages, tools, _template_kwargs(body, settings))
+        return RenderRequest(messages, tools, _template_kwargs(body, settings), rules=rules)
+
+    def _tools(self, body: Mapping[str, Any], known: Known | None) -> list[dict[str, Any]] | None:
+        if known is not None and known.made.rules[:1] == (SglangProfile,):
+            made = known.made
+            if made.wire_tools is body.get("tools") and made.tool_choice is body.get("tool_choice"):
+                return made.tools
+        return _tools(body)
 
 
 def _content_format(template: ChatTemplate, shape: TemplateShape, settings: ProfileSettings) -> ContentFormat:

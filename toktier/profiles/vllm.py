@@ -53,13 +53,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toktier.errors import Unrenderable
+from toktier.known import Known, gaps, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, check_fields
 from toktier.profiles.vllm_content import JOINER, content_of
 from toktier.profiles.vllm_tools import tool_calls_of, tools_of
 from toktier.reasons import Bypass
 from toktier.template import ChatTemplate, RenderRequest
-from toktier.template_shape import ContentFormat, TemplateShape
+from toktier.template_shape import TemplateShape
 
 RESERVED_KWARGS: Final = frozenset(
     {
@@ -120,18 +121,38 @@ class VllmProfile:
     def renderer_of(self, files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
         return renderer_of(files, _renderer_named)
 
-    def normalise(self, body: Mapping[str, Any], template: ChatTemplate, settings: ProfileSettings) -> RenderRequest:
-        """Raises `Unrenderable`. Linear in the messages; strings are shared with ``body``."""
+    def normalise(
+        self,
+        body: Mapping[str, Any],
+        template: ChatTemplate,
+        settings: ProfileSettings,
+        known: Known | None = None,
+    ) -> RenderRequest:
+        """Raises `Unrenderable`. Linear in the messages that are not known; strings are shared with ``body``."""
         check_fields(body, COMMON)
-        tools = tools_of(body, settings.exclude_tools_when_tool_choice_none)
+        tools = self._tools(body, settings.exclude_tools_when_tool_choice_none, known)
         shape = template.shape(tools=tools is not None)
         content_format = shape.content_format if settings.content_format == "auto" else settings.content_format
         kwargs = _template_kwargs(body, shape, settings)
-        messages = _messages(body.get("messages"), content_format, shape, _is_current(settings.engine_version))
-        wire_index = None
-        if not shape.names_developer and any(message["role"] == "developer" for message in messages):
-            messages, wire_index = _developer_as_system(messages)
-        return RenderRequest(messages, tools, kwargs, wire_index)
+        as_list, current = content_format == "openai", _is_current(settings.engine_version)
+        rules = (VllmProfile, shape, as_list, current, settings.exclude_tools_when_tool_choice_none)
+        if known is not None and not known.by(rules):
+            known = None
+        messages = _messages(body.get("messages"), as_list, shape, current, known)
+        if not shape.names_developer and _names_developer(messages, known):
+            converted, wire_index = _developer_as_system(messages)
+            return RenderRequest(converted, tools, kwargs, wire_index, messages, rules)
+        return RenderRequest(messages, tools, kwargs, rules=rules)
+
+    def _tools(
+        self, body: Mapping[str, Any], exclude_when_none: bool, known: Known | None
+    ) -> list[dict[str, Any]] | None:
+        if known is not None:
+            made = known.made
+            same = made.wire_tools is body.get("tools") and made.tool_choice is body.get("tool_choice")
+            if same and made.rules[:1] == (VllmProfile,) and made.rules[-1] is exclude_when_none:
+                return made.tools
+        return tools_of(body, exclude_when_none)
 
 
 def _is_current(version: str | None) -> bool:
@@ -140,37 +161,45 @@ def _is_current(version: str | None) -> bool:
     return number is not None and (int(number[1]), int(number[2])) >= PROVEN
 
 
-def _messages(wire: object, content_format: ContentFormat, shape: TemplateShape, current: bool) -> list[dict[str, Any]]:
+def _messages(
+    wire: object, as_list: bool, shape: TemplateShape, current: bool, known: Known | None
+) -> list[dict[str, Any]]:
     if not isinstance(wire, list):
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "messages")
     if not wire:
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "messages is empty")
-    as_list = content_format == "openai"
-    out: list[dict[str, Any]] = []
-    for index, message in enumerate(wire):
-        if type(message) is not dict or type(role := message.get("role")) is not str or "author" in message:
-            raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}]")
-        content = message.get("content")
-        made: dict[str, Any] = {"role": role, "content": content}
-        plain = type(content) is str and not as_list
-        if plain and len(message) == 2 and role not in ("system", "developer"):
-            out.append(made)
-            continue
-        if not plain or role == "system":
-            made["content"] = content_of(message, role, index, as_list, current)
-        if role == "assistant":
-            _assistant_keys(made, message, index, shape, current)
-        elif role == "tool":
-            if "tool_call_id" in message:
-                made["tool_call_id"] = _string(message["tool_call_id"], index, "tool_call_id")
-        elif role == "developer":
-            _developer_tools(message, index, shape)
-        if "name" in message:
-            made["name"] = _string(message["name"], index, "name")
-        if "task" in message:
-            made["task"] = _string(message["task"], index, "task")
-        out.append(made)
-    return out
+    shared, old = ((), []) if known is None else (known.shared, known.made.messages)
+    return taken_over(shared, len(wire), old, lambda index: _message(wire[index], index, as_list, shape, current))
+
+
+def _message(message: Any, index: int, as_list: bool, shape: TemplateShape, current: bool) -> dict[str, Any]:
+    if type(message) is not dict or type(role := message.get("role")) is not str or "author" in message:
+        raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}]")
+    content = message.get("content")
+    made: dict[str, Any] = {"role": role, "content": content}
+    plain = type(content) is str and not as_list
+    if plain and len(message) == 2 and role not in ("system", "developer"):
+        return made
+    if not plain or role == "system":
+        made["content"] = content_of(message, role, index, as_list, current)
+    if role == "assistant":
+        _assistant_keys(made, message, index, shape, current)
+    elif role == "tool":
+        if "tool_call_id" in message:
+            made["tool_call_id"] = _string(message["tool_call_id"], index, "tool_call_id")
+    elif role == "developer":
+        _developer_tools(message, index, shape)
+    if "name" in message:
+        made["name"] = _string(message["name"], index, "name")
+    if "task" in message:
+        made["task"] = _string(message["task"], index, "task")
+    return made
+
+
+def _names_developer(messages: list[dict[str, Any]], known: Known | None) -> bool:
+    """Whether any message is the developer's. Known ones are not looked at where none of them was."""
+    places = range(len(messages)) if known is None or known.made.developer else gaps(known.shared, len(messages))
+    return any(messages[place]["role"] == "developer" for place in places)
 
 
 def _assistant_keys(

@@ -1,8 +1,7 @@
 """Which requests are checked: by chance, the first of every shape, and, if asked for, every change of old context.
 
 A shape is what decides through which code a request goes: two requests of one shape exercise the same branches, so a
-fault in one of them shows in the first few of a shape. It holds no text, and roles and content kinds that are not known
-here count as one, so that clients cannot make shapes without end.
+fault in one of them shows in the first few of a shape. It holds no text, and clients cannot make shapes without end.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Any, NamedTuple
 
 from toktier.reasons import FullEncode, Path
 from toktier.shadow.job import Sampled
+from toktier.traits import Traits, traits_of
 
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
-_PARTS = frozenset({"text", "refusal", "thinking", "tool_reference"})
 _SHAPES = 4096
 """Shapes remembered; the one unseen for longest goes first, and counts as new when it comes again."""
 
@@ -27,7 +25,6 @@ class Shape(NamedTuple):
     full: FullEncode | None
     roles: frozenset[str]
     contents: frozenset[str]
-    """``string``, ``none``, types of parts, ``calls`` and ``reasoning``."""
     tools: bool
     arguments: bool
     """Whether the request has template arguments of its own."""
@@ -37,30 +34,16 @@ class Shape(NamedTuple):
     """Whether its text holds literals of special tokens."""
 
 
-def shape_of(body: Mapping[str, Any], path: Path, full: FullEncode | None, control_tokens: int) -> Shape:
-    """The shape of a body that was prepared, so one with well-formed messages. Under a microsecond a message."""
-    roles: set[str] = set()
-    contents: set[str] = set()
-    for message in body["messages"]:
-        role = message["role"]
-        roles.add(role if role in _ROLES else "other")
-        content = message.get("content")
-        if isinstance(content, str):
-            contents.add("string")
-        elif isinstance(content, list):
-            kinds = [part.get("type") for part in content if isinstance(part, Mapping)]
-            contents |= {kind if isinstance(kind, str) and kind in _PARTS else "other" for kind in kinds}
-        else:
-            contents.add("none")
-        if message.get("tool_calls"):
-            contents.add("calls")
-        if "reasoning" in message or "reasoning_content" in message:
-            contents.add("reasoning")
+def shape_of(
+    body: Mapping[str, Any], path: Path, full: FullEncode | None, control_tokens: int, traits: Traits | None = None
+) -> Shape:
+    """The shape of a body that was prepared, so one with well-formed messages. ``traits``: theirs, where known."""
+    roles, contents = traits or traits_of(body["messages"])
     return Shape(
         path=path,
         full=full,
-        roles=frozenset(roles),
-        contents=frozenset(contents),
+        roles=roles,
+        contents=contents,
         tools=bool(body.get("tools")),
         arguments=bool(body.get("chat_template_kwargs") or body.get("reasoning_effort")),
         special_tokens=body.get("add_special_tokens") is True,

@@ -18,6 +18,7 @@ import orjson
 
 from proxy.probe import PROBE_TENANT
 from toktier.ids import Ids
+from toktier.known import Source
 from toktier.reasons import FullEncode
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier, Prepared
@@ -109,8 +110,16 @@ class FaultyTier(ModelTier):
         self._injector = injector
         self._changed = changed
 
-    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True) -> Prepared:
-        prepared = super().prepare(tenant, body, hint, wait=wait)
+    def prepare(
+        self,
+        tenant: str,
+        body: Mapping[str, Any],
+        hint: str | None = None,
+        *,
+        wait: bool = True,
+        source: Source | None = None,
+    ) -> Prepared:
+        prepared = super().prepare(tenant, body, hint, wait=wait, source=source)
         request_id = body.get("user")
         if tenant == PROBE_TENANT or not isinstance(request_id, str):
             return prepared
@@ -119,7 +128,7 @@ class FaultyTier(ModelTier):
     def otherwise(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], Ids]:
         """What the changed template makes of ``body``: fields of a `Prepared`, and the IDs."""
         text = self._changed.render(self.profile.normalise(body, self._changed, self.settings))
-        return {"text": text, "template_digest": self._changed.digest}, self.tokenizer.window.encode(text)
+        return {"texts": (text,), "template_digest": self._changed.digest}, self.tokenizer.window.encode(text)
 
 
 def changed_template(template: ChatTemplate) -> ChatTemplate:

@@ -67,11 +67,18 @@ def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, c
         hint = _hint(last, request) if made.random.random() < 0.3 else None
         reference = copy.deepcopy(request)
         rendered: list[Rendered] = []
+        twin = state.clone() if made.random.random() < 0.2 else None
 
         got = outcome(partial(_incremental, state, request, hint, rendered))
         wanted = outcome(partial(template.render, reference))
         report.checks += 1
         wrong = "" if got == wanted else "text"
+        if twin is not None:
+            again: list[Rendered] = []
+            if outcome(partial(_incremental, twin, request, hint, again)) != wanted:
+                wrong = wrong or "text of the clone"
+            elif again and _misreported(again[0], shown):
+                wrong = wrong or "what the clone says of it"
         if wanted[0] == "ok":
             report.outputs += 1
             if rendered:
@@ -87,6 +94,8 @@ def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, c
                 where = {"seed": seed, "step": number, "done": done, "wrong": wrong}
                 report.example = where | {"got": got[1][-400:], "wanted": wanted[1][-400:]}
             state, shown = folded.new_state(), []
+        if twin is not None and not wrong and made.random.random() < 0.5:
+            state = twin
         last = request
         if wanted[0] == "ok":
             good = list(made.messages)

@@ -1,0 +1,330 @@
+"""A body read beside an earlier one: what has the same bytes gives the same objects, and only the rest is parsed.
+
+A client sends its whole conversation with every turn. What changes is the end of the list of messages, now and then a
+message in it, and hardly ever what stands before and after the list. So the three parts are compared apart: bytes
+before the list, the messages, bytes after it.
+
+Invariant: `read` gives what `proxy.jsonspan.parse` gives for the same bytes, or None; its objects may be those of
+``before``. None costs time only: whoever gets it parses the whole. Why the values are the same:
+
+1. A scanner of JSON goes from left to right, and where a value begins at p, an object's end and value follow from the
+   bytes from p up to the brace that closes it. So where the bytes of a whole object stand at p again, and a value
+   begins at p, it is that object, and what comes next begins behind it. All messages of ``before`` are objects; of the
+   other members also arrays and strings are taken over, which end by themselves too. Numbers and names do not.
+2. Everything else is read by `JsonReader`, in a piece of the text that goes on for longer than the value. A value that
+   is not complete in the piece is read again in a longer one, at last to the end of the body. What cannot be read is
+   left to `parse`, which says what is wrong.
+3. The bytes taken over were UTF-8 and stood between quotes and brackets, so they were whole characters; all other bytes
+   are decoded, strictly.
+4. Limits: nesting is a property of each value and of where it stands, which is the same. Values are counted by a bound
+   (`Parsed.weight`), and where that is over the limit there is None.
+5. A body that names a member twice gives None.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import time
+from dataclasses import replace
+from json.decoder import JSONDecodeError
+from typing import Any
+
+import numpy as np
+
+from proxy.jsonspan import MAX_MEMBERS, MESSAGES, Listed, Member, Parsed, Places, in_bytes, weight_of
+from toktier.json_pieces import PIECE, PLACES, JsonLimits, JsonReader
+from toktier.known import Run
+
+_WINDOW = 32 << 10
+_HEAD = 4096
+"""Bytes by which what stands before the list may have grown."""
+_QUICK = 64
+_NEAR = (0, -1, 1, 2, 3)
+"""Which of the old messages, from the expected one on, may come next: after an insertion the one before it, after
+deletions one behind it."""
+_space = re.compile(rb"[ \t\n\r]*").match
+
+
+class _Unlike(Exception):
+    """The body is to be parsed as a whole."""
+
+
+def read(raw: bytes, before: Parsed, limits: JsonLimits, within_s: float | None = None) -> Parsed | None:
+    """``raw`` read beside ``before``, or None. Raises `TakesLong` after ``within_s`` seconds, where that is given."""
+    if before.listed is None or before.limits != limits:
+        return None
+    deadline = None if within_s is None else time.perf_counter() + within_s
+    try:
+        return _Reading(raw, before, before.listed, limits, deadline).parsed()
+    except (_Unlike, ValueError, RecursionError):
+        return None
+
+
+def common_prefix(a: bytes, at: int, b: memoryview, bt: int, most: int) -> int:
+    """How many bytes are the same from ``at`` and ``bt`` on, at most ``most`` (and what there is)."""
+    low, high = 0, min(most, len(a) - at, len(b) - bt)
+    if a.startswith(b[bt : bt + high], at):
+        return high
+    while low < high:
+        mid = (low + high + 1) // 2
+        if a.startswith(b[bt + low : bt + mid], at + low):
+            low = mid
+        else:
+            high = mid - 1
+    return low
+
+
+def common_suffix(a: bytes, a_end: int, b: memoryview, b_end: int, most: int) -> int:
+    """How many bytes are the same before ``a_end`` and ``b_end``, at most ``most`` (and what there is)."""
+    low, high = 0, min(most, a_end, b_end)
+    while low < high:
+        mid = (low + high + 1) // 2
+        if a.endswith(b[b_end - mid : b_end - low], 0, a_end - low):
+            low = mid
+        else:
+            high = mid - 1
+    return low
+
+
+class _Reading:
+    def __init__(self, raw: bytes, before: Parsed, listed: Listed, limits: JsonLimits, deadline: float | None) -> None:
+        self.raw, self.before, self.listed = raw, before, listed
+        self.limits, self.deadline = limits, deadline
+        self.old = before.raw
+        self.view = memoryview(before.raw)
+        """For `bytes.startswith` and `endswith`: no copy is made. (`==` of two views is a hundred times slower.)"""
+        self.messages: list[Any] = []
+        self.old_messages: list[Any] = before.value[MESSAGES]
+        self.starts: list[Places] = []
+        self.ends: list[Places] = []
+        self.runs: list[Run] = []
+        self.window = _Window(raw, limits, deadline)
+        self.number = next(k for k, member in enumerate(before.members) if member.name == MESSAGES)
+        self.read = 0
+        """Bytes parsed."""
+        self._equal_from: int | None = None
+
+    def parsed(self) -> Parsed:
+        members, value, name_at, start = self._head()
+        end = self._list(start)
+        value[MESSAGES] = self.messages
+        members.append(Member(MESSAGES, name_at, end + 1))
+        self._tail(end, members, value)
+        if len(members) != len(value) or len(members) > MAX_MEMBERS:
+            raise _Unlike
+        none = np.empty(0, np.int64)
+        starts, ends = np.concatenate([none, *self.starts]), np.concatenate([none, *self.ends])
+        listed = Listed(start, end, starts, ends)
+        made = Parsed(self.raw, value, tuple(members), self.limits, 0, listed, self.read, tuple(self.runs))
+        weight = self.before.weight + sum(weight_of(self.raw[a:b], self.limits) for a, b in made.fresh())
+        if weight > self.limits.values:
+            weight = weight_of(self.raw, self.limits)
+            if weight > self.limits.values:
+                raise _Unlike
+        return replace(made, weight=weight)
+
+    # before the list
+
+    def _head(self) -> tuple[list[Member], dict[str, Any], int, int]:
+        """Members before the list, their values, where the list's name begins, and where the list's first bracket
+        ends."""
+        before, start = self.before, self.listed.start
+        if self.raw.startswith(self.view[:start]):
+            known = list(before.members[: self.number])
+            return known, {one.name: before.value[one.name] for one in known}, before.members[self.number].start, start
+        text = _cut(self.raw[: start + _HEAD])
+        reader = JsonReader(text, self.limits, self.deadline)
+        found: list[tuple[str, int, int]] = []
+        value: dict[str, Any] = {}
+        at = reader.skip(0)
+        _expect(text, at, "{")
+        while True:
+            at = reader.skip(at + 1)
+            name, begins = reader.name(at)
+            if name == MESSAGES:
+                _expect(text, begins, "[")
+                break
+            value[name], end = reader.value(begins, 2)
+            found.append((name, at, end))
+            at = reader.skip(end)
+            _expect(text, at, ",")
+        self.read += begins
+        size = len(text) if text.isascii() else -1
+        places = in_bytes(text, {at, begins, *(place for one in found for place in one[1:])}, size)
+        return [Member(n, places[a], places[b]) for n, a, b in found], value, places[at], places[begins] + 1
+
+    # the list
+
+    def _list(self, start: int) -> int:
+        """Reads the messages; where the closing bracket stands."""
+        raw, listed = self.raw, self.listed
+        at = _skip(raw, start)
+        if raw[at : at + 1] == b"]":
+            return at
+        expected = 0
+        while True:
+            found = self._same(at, expected)
+            if found is not None:
+                old, count = found
+                shift = at - int(listed.starts[old])
+                self.runs.append(Run(len(self.messages), old, count))
+                self.messages += self.old_messages[old : old + count]
+                self.starts.append(listed.starts[old : old + count] + shift)
+                self.ends.append(listed.ends[old : old + count] + shift)
+                expected = old + count
+                at = int(self.ends[-1][-1])
+            else:
+                message, end = self.window.read(at)
+                self.read += end - at
+                self.messages.append(message)
+                self.starts.append(np.array((at,), np.int64))
+                self.ends.append(np.array((end,), np.int64))
+                expected += 1
+                at = end
+            if len(self.messages) > PLACES:
+                raise _Unlike
+            at = _skip(raw, at)
+            following = raw[at : at + 1]
+            if following == b"]":
+                return at
+            if following != b",":
+                raise _Unlike
+            at = _skip(raw, at + 1)
+
+    def _same(self, at: int, expected: int) -> tuple[int, int] | None:
+        """Old messages that stand at ``at`` again: the first one, and how many."""
+        raw, old, starts, ends = self.raw, self.old, self.listed.starts, self.listed.ends
+        size = len(starts)
+        for step in _NEAR:
+            number = expected + step
+            if not 0 <= number < size:
+                continue
+            begins, length = int(starts[number]), int(ends[number] - starts[number])
+            quick = min(length, _QUICK)
+            if raw[at : at + quick] != old[begins : begins + quick]:
+                continue
+            common = common_prefix(raw, at, self.view, begins, int(ends[-1]) - begins)
+            count = int(ends.searchsorted(begins + common, "right")) - number
+            if count > 0:
+                return number, count
+        place = self._from_the_end(at)
+        if place is not None:
+            number = int(starts.searchsorted(place))
+            if number < size and int(starts[number]) == place:
+                return number, size - number
+        return None
+
+    def _from_the_end(self, at: int) -> int | None:
+        """The old place that corresponds to ``at`` counted from the list's end, if all is the same from there on."""
+        raw, end = self.raw, self.listed.end
+        ends = len(raw) - (len(self.old) - end)
+        if self._equal_from is None:
+            self._equal_from = len(raw)
+            if ends > at and raw.endswith(self.view[end:]):
+                most = min(ends - at, end - self.listed.start)
+                self._equal_from = ends - common_suffix(raw, ends, self.view, end, most)
+        return end - (ends - at) if self._equal_from <= at < ends else None
+
+    # after the list
+
+    def _tail(self, end: int, members: list[Member], value: dict[str, Any]) -> None:
+        raw, old, before = self.raw, self.old, self.before
+        known = before.members[self.number + 1 :]
+        if len(raw) - end == len(old) - self.listed.end and raw.endswith(self.view[self.listed.end :]):
+            shift = end - self.listed.end
+            for one in known:
+                members.append(Member(one.name, one.start + shift, one.end + shift))
+                value[one.name] = before.value[one.name]
+            return
+        text = raw[end + 1 :].decode()
+        reader = JsonReader(text, self.limits, self.deadline)
+        likely = iter(known)
+        at, byte = reader.skip(0), end + 1
+        char = 0
+        while text.startswith(",", at):
+            at = reader.skip(at + 1)
+            char, byte = at, byte + len(text[char:at].encode())
+            old_one = next(likely, None)
+            if old_one is not None and self._stands(old_one, byte):
+                length = old_one.end - old_one.start
+                name = old_one.name
+                value[name] = before.value[name]
+                at += len(raw[byte : byte + length].decode())
+            else:
+                name, begins = reader.name(at)
+                value[name], at = reader.value(begins, 2)
+                length = len(text[char:at].encode())
+                self.read += length
+            members.append(Member(name, byte, byte + length))
+            if len(members) > MAX_MEMBERS:
+                raise _Unlike
+            char, byte = at, byte + length
+            at = reader.skip(at)
+        _expect(text, at, "}")
+        if reader.skip(at + 1) != len(text):
+            raise _Unlike
+
+    def _stands(self, one: Member, place: int) -> bool:
+        """Whether an old member stands at ``place`` again, and ends by itself."""
+        old = self.old
+        ends = old[one.end - 1 : one.end] in (b'"', b"]", b"}")
+        return ends and self.raw.startswith(self.view[one.start : one.end], place)
+
+
+class _Window:
+    """A piece of the body as text, in which objects are read."""
+
+    def __init__(self, raw: bytes, limits: JsonLimits, deadline: float | None) -> None:
+        self._raw, self._limits, self._deadline = raw, limits, deadline
+        self._start = self._end = 0
+        """Bytes of the body that the text stands for; a character that is cut at the end is left out."""
+        self._known = (0, 0)
+        """A place as a byte of the body and as a character of the text."""
+
+    def read(self, at: int) -> tuple[Any, int]:
+        """The object that begins at byte ``at``, and where it ends."""
+        if self._raw[at : at + 1] != b"{":
+            raise _Unlike
+        if not self._known[0] <= at < self._end:
+            self._open(at, _WINDOW)
+        while True:
+            byte, char = self._known
+            char += at - byte if self._ascii else len(self._raw[byte:at].decode())
+            try:
+                value, end = self._reader.value(char, 3)
+            except (JSONDecodeError, RecursionError):
+                if self._end == len(self._raw):
+                    raise
+                self._open(at, _WINDOW if self._start != at else 4 * (self._end - self._start))
+                continue
+            length = end - char if self._ascii else len(self._text[char:end].encode())
+            self._known = at + length, end
+            return value, at + length
+
+    def _open(self, at: int, size: int) -> None:
+        self._start, self._end = at, min(at + size, len(self._raw))
+        piece = self._raw[at : self._end]
+        self._text = _cut(piece) if self._end < len(self._raw) else piece.decode()
+        self._ascii = len(self._text) == len(piece)
+        self._reader = JsonReader(self._text, self._limits, self._deadline)
+        self._known = at, 0
+
+
+def _cut(piece: bytes) -> str:
+    """``piece`` as text, without a character that is cut at its end. Raises UnicodeDecodeError for any other bytes."""
+    return codecs.getincrementaldecoder("utf-8")().decode(piece)
+
+
+def _skip(raw: bytes, at: int) -> int:
+    """Where what is no white space begins, from ``at`` on."""
+    end = _space(raw, at, at + PIECE).end()  # type: ignore[union-attr]
+    while end - at == PIECE:
+        at = end
+        end = _space(raw, at, at + PIECE).end()  # type: ignore[union-attr]
+    return end
+
+
+def _expect(text: str, at: int, character: str) -> None:
+    if not text.startswith(character, at):
+        raise _Unlike

@@ -1,0 +1,92 @@
+"""A request's body on its way to a value: beside an earlier body of its tenant where there is one that is alike.
+
+Earlier bodies belong to the sessions of `toktier.sessions` and go with them. They are found by keys (`keys_of`) before
+anything of the new one is read. A wrong guess costs the comparison, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy import beside, changes, jsonspan
+from proxy.jsonspan import Parsed
+from toktier.json_pieces import JsonLimits
+from toktier.known import Source, keys_of
+from toktier.sessions import SessionStore
+
+_SAMPLE = 64
+
+
+class Ingest:
+    """One body. ``store`` is None where no earlier body is to be looked for, and none is kept."""
+
+    def __init__(
+        self,
+        raw: bytes,
+        limits: JsonLimits,
+        store: SessionStore | None = None,
+        tenant: str = "",
+        hint: str | None = None,
+    ) -> None:
+        """``hint``: what the request's head says of its session."""
+        self.raw, self.limits = raw, limits
+        self._epoch = 0 if store is None else store.epoch
+        self._keys = () if store is None else keys_of(tenant, raw, hint)
+        self._before = _most_alike(raw, store.sources(self._keys)) if store is not None and self._keys else None
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether there is a body to read this one beside."""
+        return self._before is not None
+
+    def beside(self, within_s: float | None = None) -> Parsed | None:
+        """None where the whole has to be read. Raises as `proxy.beside.read`, and `ApiError` for a client's IDs."""
+        before = self._before
+        parsed = None if before is None else beside.read(self.raw, before.body, self.limits, within_s)
+        if parsed is not None:
+            changes.refuse_client_ids(parsed)
+        return parsed
+
+    def whole(self, within_s: float | None = None) -> Parsed:
+        """Raises as `jsonspan.parse`, and `ApiError` for a client's IDs."""
+        parsed = jsonspan.parse(self.raw, self.limits, within_s)
+        changes.refuse_client_ids(parsed)
+        return parsed
+
+    def source(self, parsed: Parsed) -> Source | None:
+        """What the request's session is to keep of the body, which was read as ``parsed``; None for nothing."""
+        if not self._keys or parsed.listed is None:
+            return None
+        return Source(
+            body=parsed,
+            nbytes=len(self.raw) + 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + 1024,
+            keys=self._keys,
+            again=_Again(self.raw, self.limits),
+            epoch=self._epoch,
+            before=self._before if parsed.shared else None,
+            shared=parsed.shared,
+        )
+
+
+def _most_alike(raw: bytes, sources: Sequence[Source]) -> Source | None:
+    """The one whose last message ends in ``raw`` as it ended there; else the first one."""
+    for source in sources:
+        parsed: Parsed = source.body
+        if parsed.listed is not None and len(parsed.listed.ends):
+            end = int(parsed.listed.ends[-1])
+            if raw[end - _SAMPLE : end] == parsed.raw[end - _SAMPLE : end]:
+                return source
+    return sources[0] if sources else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Reads a body anew (`Source.again`). Not a closure: a session that keeps it must hold nothing else."""
+
+    raw: bytes
+    limits: JsonLimits
+
+    def __call__(self) -> Mapping[str, Any]:
+        return jsonspan.parse(self.raw, self.limits).value

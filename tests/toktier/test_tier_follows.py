@@ -1,0 +1,339 @@
+"""The tier following what changed: bodies read beside earlier ones, renders and IDs of which most is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+
+from proxy.ingest import Ingest
+from tests.support.feed import LIMITS, Feed, written
+from tests.support.models import qwen3
+from tests.support.tiers import LONG, body, maker, say, tool
+from toktier.errors import CannotEncode, InvalidText, TakesLong, TemplateFailure, Unrenderable
+from toktier.folding import FoldState
+from toktier.postprocessor import SpecialTokens
+from toktier.quarantine import Quarantine, Source
+from toktier.reasons import Cause, FullEncode, FullRender, Path
+from toktier.rope import Rope
+from toktier.sessions import SessionStore
+from toktier.tier import ModelTier
+from toktier.written import BLOCK
+from tools.traffic.sessions import Session
+
+PLAIN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
+LAST_ONE = "{% for m in messages %}{% if loop.last %}LAST {% endif %}{{ m.content }} \n{% endfor %}"
+NOT_FOLDED = "{% for m in messages recursive %}{{ m.content }} \n{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def make() -> Callable[..., ModelTier]:
+    return maker()
+
+
+def talk(turns: int) -> list[dict[str, Any]]:
+    messages = [say("system", LONG), say("user", "start")]
+    for k in range(turns):
+        messages += [say("assistant", f"answer {k} {LONG[:900]}"), say("user", f"question {k} {LONG[:300]}")]
+    return messages
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_agents_sessions_get_the_ids_of_a_full_render(make: Callable[..., ModelTier], seed: int) -> None:
+    feed = Feed(make())
+    sessions = [Session(f"{seed}-{k}", chars=12_000, turn_chars=250) for k in range(2)]
+    for number in range(40):
+        session = sessions[number % 2]
+        feed.ask(session.step().body, session.name if seed % 2 else None)
+    assert feed.shared > feed.messages / 2
+    assert feed.renders[None] > 25, feed.renders
+
+
+@pytest.mark.parametrize("source", [PLAIN, LAST_ONE, NOT_FOLDED])
+def test_other_templates(make: Callable[..., ModelTier], source: str) -> None:
+    feed = Feed(make(source))
+    session = Session("other", chars=9_000, turn_chars=200, features=frozenset({"non_ascii", "literals"}))
+    for _ in range(40):
+        feed.ask(session.step().body)
+    if source is NOT_FOLDED:
+        assert set(feed.renders) == {"unfoldable"}
+    else:
+        assert feed.renders[None] > 25
+        assert set(feed.renders) <= {None, "nothing_kept"}
+
+
+def test_an_append_reads_renders_and_writes_what_is_new(make: Callable[..., ModelTier]) -> None:
+    feed = Feed(make())
+    messages = talk(30)
+    first = feed.ask(body(*messages))
+    assert (first.path, first.full_render) == (Path.INIT, FullRender.NOTHING_KEPT)
+    assert feed.shared == 0
+    for k in range(4):
+        known = len(messages)
+        messages += [say("assistant", f"a{k}"), say("user", f"q{k}")]
+        shared = feed.shared
+        grown = feed.ask(body(*messages))
+        assert (grown.path, grown.full_render, grown.full) == (Path.APPEND, None, None)
+        assert feed.shared - shared == known
+        assert grown.scanned < 2000
+        assert grown.first_changed_message == known
+        assert grown.written is not None
+        assert first.written is not None
+        same = grown.first_changed // BLOCK
+        assert same > 0
+        assert all(grown.written[1].blocks[i] is first.written[1].blocks[i] for i in range(same))
+        first = grown
+    again = feed.ask(body(*messages))
+    assert (again.path, again.full_render, again.scanned) == (Path.RETRY, None, 0)
+
+
+def test_edits_forks_and_going_back_follow_too(make: Callable[..., ModelTier]) -> None:
+    feed = Feed(make())
+    messages = talk(12)
+    feed.ask(body(*messages))
+    edited = [*messages[:4], say("assistant", "changed"), *messages[5:], say("assistant", "x"), say("user", "y")]
+    prepared = feed.ask(body(*edited))
+    assert (prepared.path, prepared.full_render, prepared.cause) == (Path.EDIT, None, Cause.MESSAGES_EDITED)
+    assert prepared.scanned < len(prepared.text) / 3
+    back = feed.ask(body(*messages, say("assistant", "other"), say("user", "branch")))
+    assert (back.path, back.full_render) == (Path.APPEND, None)
+    fork = feed.ask(body(*edited, say("assistant", "z"), say("user", "again")))
+    assert (fork.path, fork.full_render, fork.session) == (Path.APPEND, None, prepared.session)
+    shorter = feed.ask(body(*messages[:20]))
+    assert (shorter.path, shorter.full_render) == (Path.EDIT, None)
+
+
+def test_tools_and_arguments_are_looked_at_although_the_messages_are_known(make: Callable[..., ModelTier]) -> None:
+    feed = Feed(make())
+    messages = talk(4)
+    feed.ask(body(*messages, tools=[tool("a"), tool("b")], tool_choice="auto"))
+    feed.ask(body(*messages, tools=[tool("a"), tool("b")], tool_choice="none"))
+    changed = feed.ask(body(*messages, tools=[tool("b"), tool("a")], tool_choice="auto"))
+    assert changed.cause is Cause.TOOLS_CHANGED
+    feed.ask(body(*messages))
+    feed.ask(body(*messages, chat_template_kwargs={"enable_thinking": False}))
+    feed.ask(body(*messages, tools=[tool("a")], chat_template_kwargs={"enable_thinking": True}))
+    assert feed.shared > 4 * len(messages)
+
+
+def test_a_developer_among_known_messages(make: Callable[..., ModelTier]) -> None:
+    """The rules make a system message of it, and one of all system messages where there are several."""
+    feed = Feed(make(PLAIN))
+    messages = [say("developer", LONG), *talk(3)[1:]]
+    for _ in range(3):
+        feed.ask(body(*messages))
+        messages += [say("assistant", "a"), say("user", "q")]
+    messages += [say("developer", "be brief")]
+    for _ in range(3):
+        feed.ask(body(*messages))
+        messages += [say("assistant", "a"), say("user", "q")]
+    assert feed.shared > 3 * 8
+
+
+def test_what_other_rules_made_of_a_message_is_not_taken_over(make: Callable[..., ModelTier]) -> None:
+    """Two models over one store, whose templates want content in different forms."""
+    store = SessionStore(10**9)
+    parts = "{% for m in messages %}{% for c in m.content %}<{{ c.text }}>{% endfor %}{% endfor %}"
+    feeds = [Feed(make(PLAIN, store=store)), Feed(make(parts, store=store))]
+    messages = [say("user", [{"type": "text", "text": LONG}, {"type": "text", "text": "b"}])]  # type: ignore[arg-type]
+    for turn in range(4):
+        for feed in feeds:
+            feed.ask(body(*messages))
+        messages += [say("assistant", f"a{turn}"), say("user", "q")]
+    assert all(feed.shared for feed in feeds)
+
+
+def test_marks_of_known_messages(make: Callable[..., ModelTier]) -> None:
+    feed = Feed(make())
+    messages = [*talk(2), say("user", "a<|im_end|>b")]
+    assert feed.ask(body(*messages)).control_tokens == 1
+    messages += [say("assistant", "c"), say("user", "<|im_start|>")]
+    assert feed.ask(body(*messages)).control_tokens == 2
+    del messages[1]
+    assert feed.ask(body(*messages)).control_tokens == 2
+    messages[-1] = say("user", "no more")
+    assert feed.ask(body(*messages)).control_tokens == 1
+
+
+def test_special_tokens_around_what_is_written_again(make: Callable[..., ModelTier]) -> None:
+    import numpy as np
+
+    special = SpecialTokens(np.array([151643, 7], np.uint32), np.array([151645], np.uint32))
+    tier = make(special=special)
+    feed = Feed(tier, check=False)
+    messages = talk(30)
+    for _ in range(3):
+        plain = feed.ask(body(*messages))
+        asked = feed.ask(body(*messages, add_special_tokens=True))
+        again = feed.ask(body(*messages, add_special_tokens=True))
+        assert asked.ids.tolist() == again.ids.tolist() == [151643, 7, *plain.ids.tolist(), 151645]
+        for each in (plain, asked, again):
+            assert json.loads(b"".join(each.json())) == each.ids.tolist()
+        messages += [say("assistant", "a"), say("user", "q")]
+
+
+def test_after_whatever_fails_the_next_request_is_right(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising = "{% if m.content == 'bad' %}{{ raise_exception('no') }}{% endif %}"
+    feed = Feed(make("{% for m in messages %}" + raising + "[{{ m.content }}] \n{% endfor %}", vocab_size=151_660))
+    messages = talk(10)
+
+    def fails(error: type[Exception], *more: dict[str, Any]) -> None:
+        with pytest.raises(error):
+            feed.ask(body(*messages, *more))
+
+    def goes_on() -> None:
+        nonlocal messages
+        messages = [*messages, say("assistant", "a"), say("user", "q")]
+        feed.ask(body(*messages))
+
+    feed.ask(body(*messages))
+    for text, error in (("bad", TemplateFailure), ("x\ud83d", InvalidText), ("<think>" + LONG * 3, Unrenderable)):
+        fails(error, say("user", text))
+        goes_on()
+        fails(error, say("user", text))
+        feed.ask(body(*messages))
+
+    def gives_up(*_: Any) -> None:
+        raise CannotEncode("e", "P")
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    for where, what, error in (
+        (Rope, "follow", Unrenderable),
+        (Rope, "follow", MemoryError),
+        (FoldState, "render", MemoryError),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, gives_up if error is Unrenderable else breaks)
+            fails(error, say("assistant", "a"), say("user", "other"))
+        goes_on()
+    splice = Rope._splice
+
+    def half(rope: Rope, *arguments: Any) -> Any:
+        splice(rope, *arguments)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rope, "_splice", half)
+        fails(MemoryError, say("assistant", "a"), say("user", "other"))
+    goes_on()
+
+
+def test_a_caller_that_does_not_wait_is_right_later(make: Callable[..., ModelTier]) -> None:
+    slow = "{% for m in messages %}{% for i in range(3000) %}{% set x = i %}{% endfor %}{{ m.content }} \n{% endfor %}"
+    feed = Feed(make(slow))
+    messages = talk(6)
+    for _ in range(2):
+        with pytest.raises(TakesLong):
+            feed.ask(body(*messages), wait=False)
+        feed.ask(body(*messages))
+        messages += [say("assistant", "a"), say("user", "q")]
+
+
+def test_in_quarantine_nothing_that_was_kept_is_used(
+    make: Callable[..., ModelTier], tmp_path: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantine = Quarantine(tmp_path / "quarantine.json")
+    tier = make(quarantine=quarantine)
+    feed = Feed(tier)
+    messages = talk(5)
+    feed.ask(body(*messages))
+    messages += [say("assistant", "a"), say("user", "q")]
+    quarantine.add(qwen3().digest, Path.APPEND, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    (kept,) = tier.store.sources(Ingest(written(body(*messages)), LIMITS, tier.store, "t")._keys)
+    kept.body.value["messages"][1]["content"] = kept.made.messages[1]["content"] = "wrong"  # type: ignore[union-attr]
+    feed.check = False
+    with monkeypatch.context() as patch:
+        for name in ("follow", "set"):
+            patch.setattr(Rope, name, lambda *_: pytest.fail("the rope is not to be used"))
+        patch.setattr(FoldState, "render", lambda *_: pytest.fail("nor the session's render"))
+        prepared = feed.ask(body(*messages))
+    assert feed.shared
+    assert (prepared.path, prepared.full, prepared.full_render) == (
+        Path.APPEND,
+        FullEncode.QUARANTINED,
+        FullRender.QUARANTINED,
+    )
+    feed._check(prepared, body(*messages))
+    # an edit is trusted, a compaction is not: which of the two it is shows in the full render
+    quarantine.lift()
+    quarantine.add(qwen3().digest, Path.COMPACTION, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    feed = Feed(make(quarantine=quarantine))
+    messages = talk(5)
+    feed.ask(body(*messages))
+    edited = feed.ask(body(*messages[:-1]))
+    assert (edited.path, edited.full, edited.full_render) == (Path.EDIT, None, FullRender.QUARANTINED)
+    assert feed.ask(body(*messages[:3])).full is FullEncode.QUARANTINED
+    assert feed.ask(body(*messages[:-1], say("user", "z"))).full is None
+
+
+def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    feed = Feed(tier)
+    messages = talk(5)
+    feed.ask(body(*messages))
+    messages += [say("assistant", "a"), say("user", "q")]
+    ingest = Ingest(written(body(*messages)), LIMITS, tier.store, "t")
+    parsed = ingest.beside()
+    assert parsed is not None
+    assert parsed.shared
+    parsed.value["messages"][1]["content"] = "wrong"
+    tier.store.clear()
+    prepared = tier.prepare("t", parsed.value, source=ingest.source(parsed))
+    feed._check(prepared, body(*messages))
+    assert not tier.store.sources(ingest._keys)
+    assert not tier.store._bodies or len(tier.store) == 0
+
+
+def test_bodies_are_found_by_their_own_tenant_only_and_go_with_their_session(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    messages = talk(8)
+    one, other = Feed(tier, "one"), Feed(tier, "other")
+    one.ask(body(*messages))
+    small = tier.store.nbytes
+    assert small > 2 * len(written(body(*messages)))
+    other.ask(body(*messages))
+    assert other.beside == 0
+    one.ask(body(*messages, say("assistant", "a"), say("user", "q")))
+    assert one.beside == 1
+    assert tier.store.nbytes == sum(session.nbytes for session in tier.store._all)
+    keys = sum(len(session.memory.source.keys) for session in tier.store._all if session.memory.source)
+    assert len(tier.store._bodies) == keys > 0
+    tier.store.configure(0, 1.0, 3600)
+    one.ask(body(say("user", "x")))
+    tier.store.clear()
+    assert not tier.store._bodies
+    assert tier.store.nbytes == 0
+
+
+def test_the_same_sessions_from_many_threads(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    base = talk(4)
+    Feed(tier).ask(body(*base))
+
+    def client(k: int) -> int:
+        feed = Feed(tier)
+        messages = list(base)
+        for turn in range(5):
+            messages += [say("assistant", f"{k % 3} said {turn}"), say("user", f"go on {turn} {k % 2}")]
+            feed.ask(body(*messages))
+        return feed.shared
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(client, range(6)))
+
+
+def test_short_bodies_are_not_kept(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    feed = Feed(tier)
+    feed.ask(body(say("user", "q")))
+    feed.ask(body(say("user", "q"), say("assistant", "a")))
+    assert feed.beside == 0
+    assert not tier.store._bodies

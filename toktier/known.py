@@ -1,0 +1,177 @@
+"""What a request can take over from an earlier one of its session, because it was read beside that one's body.
+
+A caller that has a request's bytes compares them with those of an earlier request and uses that one's message objects
+again wherever the bytes are the same (`proxy.beside`). A `Source` says which; what was made of each message (the
+engine's form of it, its digest, whether it holds a control literal) is then taken over as well.
+
+Invariants
+ - An object that comes again stands for the same value: nobody changes a message.
+ - What is taken over was made by the same rules (`Known.rules`); whoever asks says by which.
+ - A source holds no other source once its request is done, so no chain of bodies is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from toktier.traits import Traits
+
+T = TypeVar("T")
+
+FIRST_KEY = 2048
+"""A body shorter than this, in bytes, is not looked for: reading it takes no longer than finding another."""
+_SAMPLE = 64
+_DIGEST = 16
+
+
+class Run(NamedTuple):
+    """Items ``[at, at + size)`` of a list are those from ``old`` on of another."""
+
+    at: int
+    old: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """What was made of a request's messages, one entry a message on the wire. Never changed."""
+
+    rules: tuple[object, ...]
+    """By which ``messages`` were made: compared by identity."""
+    messages: list[dict[str, Any]]
+    """As the engine's rules have each of them."""
+    aligned: bool
+    """Whether the template was given one message for each of them, so that digests and marks are theirs."""
+    digests: Sequence[bytes]
+    chain: Sequence[bytes]
+    """As in `toktier.fingerprint.Fingerprint`."""
+    marks: bytes
+    """1 for a message with a special token's literal."""
+    sizes: list[int]
+    """About the bytes that a message's objects hold."""
+    traits: Traits
+    developer: bool
+    """Whether a message has that role."""
+    wire_tools: object
+    tool_choice: object
+    """As the body had them: compared by identity."""
+    tools: list[dict[str, Any]] | None
+    tool_digests: tuple[bytes, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.sizes) + 80 * len(self.sizes) + 2048
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """Of one request: its body, and what it shares with the one that it was read beside."""
+
+    body: Any
+    """Whatever the caller reads later bodies beside."""
+    nbytes: int
+    """Bytes that ``body`` holds beside the message objects."""
+    keys: tuple[bytes, ...]
+    """Under which it can be found (`keys_of`)."""
+    again: Callable[[], Mapping[str, Any]] = field(repr=False)
+    """Reads the whole body anew, with nothing of another one. For who trusts nothing that was kept."""
+    epoch: int = 0
+    """`SessionStore.epoch` before the other body was looked for."""
+    before: Source | None = None
+    shared: tuple[Run, ...] = ()
+    made: Made | None = None
+
+
+class Known(NamedTuple):
+    """What is known of a request's messages: ``made`` of another one, and where its items come again."""
+
+    made: Made
+    shared: tuple[Run, ...]
+
+    @property
+    def lead(self) -> int:
+        """Leading messages that are the other one's leading ones."""
+        run = self.shared[0] if self.shared else Run(0, 0, 0)
+        return run.size if run.at == run.old == 0 else 0
+
+    def by(self, rules: tuple[object, ...]) -> bool:
+        """Whether the messages were made by these rules."""
+        made = self.made.rules
+        return len(made) == len(rules) and all(a is b for a, b in zip(made, rules, strict=True))
+
+
+def known_of(source: Source | None) -> Known | None:
+    """What the source of a request tells, if it was read beside another one that was served."""
+    if source is None or source.before is None or source.before.made is None:
+        return None
+    return Known(source.before.made, source.shared)
+
+
+def gaps(shared: Iterable[Run], size: int) -> Iterator[int]:
+    """The places, of ``size``, that are in no run."""
+    position = 0
+    for run in shared:
+        yield from range(position, run.at)
+        position = run.at + run.size
+    yield from range(position, size)
+
+
+def taken_over(shared: Iterable[Run], size: int, old: Sequence[T], fresh: Callable[[int], T]) -> list[T]:
+    """A list of ``size`` items: those in runs from ``old``, the others made by ``fresh`` of their places, in order."""
+    out: list[T] = []
+    for run in shared:
+        out += map(fresh, range(len(out), run.at))
+        out += old[run.old : run.old + run.size]
+    out += map(fresh, range(len(out), size))
+    return out
+
+
+def keys_of(tenant: str, raw: bytes, hint: str | None = None) -> tuple[bytes, ...]:
+    """Under which a body is kept and looked for, the most telling first; none for a short one.
+
+    A key stands for the tenant and 64 bytes at a fixed place: places double, so two bodies that begin alike for a while
+    share all keys up to there, and an edit that keeps the length costs one or none. ``hint`` is what the request's head
+    says of its session. Keys only choose what is compared.
+    """
+    if len(raw) < FIRST_KEY:
+        return ()
+    base = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=_DIGEST)
+    keys = []
+    if hint is not None:
+        keys.append(_key(base, 0, hint.encode("utf-8", "surrogatepass")))
+    place = FIRST_KEY
+    while place <= len(raw):
+        keys.append(_key(base, place, raw[place - _SAMPLE : place]))
+        place *= 2
+    keys.reverse()
+    return tuple(keys)
+
+
+def _key(base: Any, place: int, sample: bytes) -> bytes:
+    out = base.copy()
+    out.update(place.to_bytes(8, "little"))
+    out.update(sample)
+    return bytes(out.digest())
+
+
+def weigh(*values: object) -> int:
+    """About the bytes that plain data holds, each object once."""
+    seen: set[int] = set()
+    size = 0
+    pending: list[object] = list(values)
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or value is None or value is True or value is False:
+            continue
+        seen.add(id(value))
+        size += sys.getsizeof(value)
+        if type(value) is dict:
+            pending += value
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
+    return size

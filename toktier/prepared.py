@@ -1,0 +1,61 @@
+"""What the tier makes of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toktier.ids import Ids
+from toktier.reasons import Cause, FullEncode, FullRender, Path
+from toktier.traits import Traits
+from toktier.written import Written, write
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What goes upstream for one request, and what it took. Nothing in it changes later."""
+
+    ids: Ids
+    """T of the whole rendered text, shape ``(n,)``, read-only and its own memory."""
+    texts: tuple[str, ...] = field(repr=False)
+    """What was rendered and encoded, in pieces; for a shadow check, never for a log."""
+    path: Path
+    cause: Cause
+    full: FullEncode | None
+    messages: int
+    chars: int
+    """Characters of the rendered text: what the engine is served."""
+    scanned: int
+    """Characters that were encoded for it."""
+    common: int
+    """Leading characters that the text shares with the session's last one."""
+    first_changed: int
+    """Leading IDs shared with the session's last ones; a special token at the end counts where nothing changed."""
+    lost_reuse_tokens: int
+    """IDs of the session's last state after those: an engine's prefix cache holds them, and cannot use them here."""
+    first_changed_message: int | None
+    """Index in the body of the first message that the session did not have; None where there is none, or no session."""
+    session: str
+    """A random name for logs."""
+    stages: dict[str, int]
+    """Microseconds for ``normalise``, ``match``, ``render``, ``splice`` and ``serialise``."""
+    control_tokens: int
+    """Messages in which the client's text holds the literal of a special token."""
+    tokenizer_digest: str
+    template_digest: str
+    full_render: FullRender | None = None
+    """Why the whole template was rendered; None where only what changed was."""
+    written: tuple[Ids, Written] | None = field(default=None, repr=False)
+    """The IDs as JSON, and the very array that they were written of."""
+    traits: Traits | None = None
+    """Those of the messages, where they are known."""
+
+    @property
+    def text(self) -> str:
+        """`texts`, joined: a copy."""
+        return "".join(self.texts)
+
+    def json(self) -> list[bytes]:
+        """`ids` as a JSON array, in pieces to be written one after the other."""
+        if self.written is not None and self.written[0] is self.ids:
+            return self.written[1].pieces()
+        return write(self.ids).pieces()
