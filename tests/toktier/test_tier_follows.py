@@ -227,7 +227,7 @@ def test_after_whatever_fails_the_next_request_is_right(
 
 
 def test_a_caller_that_does_not_wait_is_right_later(make: Callable[..., ModelTier]) -> None:
-    slow = "{% for m in messages %}{% for i in range(3000) %}{% set x = i %}{% endfor %}{{ m.content }} \n{% endfor %}"
+    slow = "{% for m in messages %}{% for i in range(20000) %}{% set x = i %}{% endfor %}{{ m.content }} \n{% endfor %}"
     feed = Feed(make(slow))
     messages = talk(6)
     for _ in range(2):
