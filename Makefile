@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test campaign soak fuzz test-engine test-agent lint bench clean
+.PHONY: demo test campaign soak fuzz test-engine test-agent lint bench kernels clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) (once; about a minute) =="
@@ -46,8 +46,12 @@ test-engine: $(STAMP)
 test-agent: $(STAMP)
 	TOKTIER_TEST_AGENT=1 $(BIN)/python -m pytest tests/agent -m agent
 
+# The GPU kernels for every architecture, into toktier/gpu/kernels. Needs nvcc of CUDA 13; no GPU.
+kernels: $(STAMP)
+	$(BIN)/python -m tools.kernels
+
 bench: $(STAMP)
 	$(BIN)/python -m tools.bench repair --json var/bench-repair.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis var
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis var toktier/gpu/kernels

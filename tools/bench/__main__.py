@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import campaigns, cuts, derive, full, lag, records, render, repair
+from tools.bench import campaigns, cuts, derive, full, gpu, lag, records, render, repair
 
 CACHE = Path("var") / "bench-cache"
 
@@ -54,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--checkout", type=Path, default=Path(), help="folder of the proxy that is measured")
     command.add_argument("--seconds", type=float, default=lag.Plan.seconds, help="of each load")
     command.add_argument("--rate", type=float, default=lag.Plan.long_rate, help="long requests a second")
+
+    command = suite("gpu", _gpu, "GPU accounts: one request host to host, bulk on the device, each kernel alone")
+    _tokenizers(command)
+    command.add_argument("--sizes", type=int, nargs="*", default=list(gpu.SIZES), help="characters of one request")
+    command.add_argument("--bulk", type=int, default=256_000_000, help="bytes of bulk text; 0: none")
+    command.add_argument("--rounds", type=int, default=gpu.ROUNDS, help="requests of each row")
+    command.add_argument("--stages", type=Path, help="file for the times of each kernel")
+    command.add_argument("--compile", type=int, help="compile the checkout's kernels for this architecture (90: H200)")
 
     command = suite("campaigns", _campaigns, "rows of the reports that python -m tools.campaigns --out keeps")
     command.add_argument("folder", type=Path, help="the folder of the reports")
@@ -113,6 +121,16 @@ def _lag(arguments: argparse.Namespace) -> int:
     rows = [row for row in kept if row.label != arguments.label] + rows
     records.write(arguments.json, rows)
     print(lag.table(rows))
+    return 0
+
+
+def _gpu(arguments: argparse.Namespace) -> int:
+    rows, stages = gpu.run(arguments.tokenizers, arguments.compile, arguments.sizes, arguments.bulk, arguments.rounds)
+    records.write(arguments.json, rows)
+    if arguments.stages:
+        records.write(arguments.stages, stages)
+    print(records.table(rows))
+    print(gpu.table(stages))
     return 0
 
 

@@ -1,0 +1,98 @@
+// Types and primitives of the device core. Everything marked HD runs on the host too: g++ builds it for the tests, which
+// drive the same phases thread by thread.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define HD __host__ __device__ __forceinline__
+#else
+#define HD inline
+#endif
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+constexpr u32 NONE = 0xffffffffu;
+
+// A load of memory that no kernel of this launch writes.
+template <class X> HD X ro(const X *p) {
+#ifdef __CUDA_ARCH__
+    return __ldg(p);
+#else
+    return *p;
+#endif
+}
+HD u32 lowest(u32 x) {  // index of the lowest set bit
+#ifdef __CUDA_ARCH__
+    return __ffs(x) - 1;
+#else
+    return __builtin_ctz(x);
+#endif
+}
+HD u32 highest(u32 x) {  // index of the highest set bit
+#ifdef __CUDA_ARCH__
+    return 31 - __clz(x);
+#else
+    return 31 - __builtin_clz(x);
+#endif
+}
+HD u32 count(u32 x) {
+#ifdef __CUDA_ARCH__
+    return __popc(x);
+#else
+    return __builtin_popcount(x);
+#endif
+}
+HD u32 atomic_or(u32 *p, u32 v) {
+#ifdef __CUDA_ARCH__
+    return atomicOr(p, v);
+#else
+    u32 before = *p;
+    *p |= v;
+    return before;
+#endif
+}
+HD u32 atomic_and(u32 *p, u32 v) {
+#ifdef __CUDA_ARCH__
+    return atomicAnd(p, v);
+#else
+    u32 before = *p;
+    *p &= v;
+    return before;
+#endif
+}
+HD u32 atomic_add(u32 *p, u32 v) {
+#ifdef __CUDA_ARCH__
+    return atomicAdd(p, v);
+#else
+    u32 before = *p;
+    *p += v;
+    return before;
+#endif
+}
+HD u64 atomic_add64(u64 *p, u64 v) {
+#ifdef __CUDA_ARCH__
+    return atomicAdd((unsigned long long *)p, (unsigned long long)v);
+#else
+    u64 before = *p;
+    *p += v;
+    return before;
+#endif
+}
+// 8 bytes at any address. On the device it reads the aligned words around them.
+HD u64 load_8(const u8 *x) {
+#ifdef __CUDA_ARCH__
+    size_t at = (size_t)x;
+    const u64 *word = (const u64 *)(at & ~(size_t)7);
+    u32 shift = 8 * (at & 7);
+    u64 low = __ldg(word);
+    return shift ? low >> shift | __ldg(word + 1) << (64 - shift) : low;
+#else
+    u64 v;
+    __builtin_memcpy(&v, x, 8);
+    return v;
+#endif
+}

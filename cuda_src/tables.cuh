@@ -1,0 +1,61 @@
+// One tokenizer as the kernels see it. toktier/gpu/tables.py fills it: order and sizes are the same there.
+#pragma once
+#include "base.cuh"
+
+constexpr u32 MOVES_LIMIT = 1024, SYNC_LIMIT = 2560, STATES_LIMIT = 64;
+constexpr u32 BREAK_BYTE = 0xff, BREAK_ID = 0x3fffffff;
+
+struct Slot8 {  // pieces of 1 to 8 bytes; length 0: free
+    u64 key;
+    u32 id, length;
+};
+struct Slot16 {  // 9 to 16
+    u64 low, high;
+    u32 id, length, unused[2];
+};
+struct SlotLong {  // more: the hash, and where the bytes are
+    u64 hash;
+    u32 id, length, offset, unused[3];
+};
+struct SlotPair {  // rank NONE: free; odd: a dip (merges.py)
+    u32 left, right, rank, product;
+};
+
+struct Tables {
+    const u8 *ascii;         // [128]: class
+    const u32 *moves;        // [states][stride]: row of the target | emissions << 16 | sources << 20 | moves << 26
+    const u16 *sync;         // [subsets][stride]: row of a state, or rows(states) + row of a subset
+    const u16 *pages;        // [0x110000 / 128]
+    const u8 *page_classes;  // [page][128]
+    const Slot8 *slots_8;
+    const Slot16 *slots_16;
+    const SlotLong *slots_long;
+    const u8 *long_text;
+    const SlotPair *pairs;
+    const u32 *of_byte;  // [256]: token of a byte
+    // A row has an entry per class; then one for bytes that continue a character, one for the break.
+    u32 classes, stride, states, moves_size, sync_size;
+    u32 bits_8, bits_16, bits_long, longest, bits_pair;
+};
+static_assert(sizeof(Tables) == 11 * 8 + 10 * 4, "tables.py packs it without padding");
+static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) == 32 && sizeof(SlotPair) == 16, "");
+
+HD u32 continuation_class(const Tables &t) { return t.classes; }
+HD u32 break_class(const Tables &t) { return t.classes + 1; }
+
+// The class of the byte at x: of the character that it begins, of a continuation, or of a break. Valid UTF-8 but for
+// break bytes.
+HD u32 classify(const Tables &t, const u8 *x) {
+    u32 b = ro(x);
+    if (b < 0x80) return ro(t.ascii + b);
+    if (b < 0xc0) return continuation_class(t);
+    if (b == BREAK_BYTE) return break_class(t);
+    u32 c, b1 = ro(x + 1) & 63;
+    if (b < 0xe0)
+        c = (b & 31) << 6 | b1;
+    else {
+        u32 b2 = ro(x + 2) & 63;
+        c = b < 0xf0 ? (b & 15) << 12 | b1 << 6 | b2 : (b & 7) << 18 | b1 << 12 | b2 << 6 | (ro(x + 3) & 63);
+    }
+    return ro(t.page_classes + (u32)ro(t.pages + (c >> 7)) * 128 + (c & 127));
+}

@@ -1,0 +1,59 @@
+// Whole pieces by their bytes: three exact tables, by length. The hashes are those of toktier/gpu/hashing.py.
+#pragma once
+#include "tables.cuh"
+
+HD u32 hash_8(u64 key, u32 length, u32 bits) {
+    return (u32)(((key ^ (u64)length * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull) >> (64 - bits));
+}
+HD u32 hash_16(u64 low, u64 high, u32 length, u32 bits) {
+    u64 mixed = low * 0x9E3779B97F4A7C15ull;
+    return (u32)(((mixed ^ (mixed >> 29) ^ high ^ length) * 0xD6E8FEB86659FD93ull) >> (64 - bits));
+}
+HD u64 first_bytes(u64 x, u32 length) { return length < 8 ? x & ((1ull << 8 * length) - 1) : x; }
+HD u64 hash_long(const u8 *x, u32 length) {
+    u64 h = length;
+    for (u32 at = 0; at < length; at += 8) {
+        h = (h ^ first_bytes(load_8(x + at), length - at)) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 32;
+    }
+    return h * 0xD6E8FEB86659FD93ull;
+}
+
+// The token that the piece at x is, or NONE. Up to 7 bytes behind the piece are read.
+HD u32 probe(const Tables &t, const u8 *x, u32 length) {
+    if (length <= 8) {
+        u64 key = first_bytes(load_8(x), length);
+        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 1) & ((1u << t.bits_8) - 1)) {
+#ifdef __CUDA_ARCH__
+            uint4 q = __ldg((const uint4 *)(t.slots_8 + i));
+            if (!q.w) return NONE;
+            if (((u64)q.y << 32 | q.x) == key && q.w == length) return q.z;
+#else
+            const Slot8 &q = t.slots_8[i];
+            if (!q.length) return NONE;
+            if (q.key == key && q.length == length) return q.id;
+#endif
+        }
+    }
+    if (length <= 16) {
+        u64 low = load_8(x), high = first_bytes(load_8(x + 8), length - 8);
+        for (u32 i = hash_16(low, high, length, t.bits_16);; i = (i + 1) & ((1u << t.bits_16) - 1)) {
+            const Slot16 *q = t.slots_16 + i;
+            u32 held = ro(&q->length);
+            if (!held) return NONE;
+            if (held == length && ro(&q->low) == low && ro(&q->high) == high) return ro(&q->id);
+        }
+    }
+    if (length > t.longest) return NONE;
+    u64 hash = hash_long(x, length);
+    for (u32 i = (u32)(hash >> (64 - t.bits_long));; i = (i + 1) & ((1u << t.bits_long) - 1)) {
+        const SlotLong *q = t.slots_long + i;
+        u32 held = ro(&q->length);
+        if (!held) return NONE;
+        if (held != length || ro(&q->hash) != hash) continue;
+        const u8 *y = t.long_text + ro(&q->offset);
+        u32 at = 0;
+        while (at < length && first_bytes(load_8(x + at), length - at) == first_bytes(load_8(y + at), length - at)) at += 8;
+        if (at >= length) return ro(&q->id);
+    }
+}

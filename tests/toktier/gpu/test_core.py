@@ -1,0 +1,94 @@
+"""The device core, compiled by g++, beside the reference: where pieces begin, and the IDs, for every family."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.support.gpu import FAMILIES, host_core, hostile, reference, segment, tables
+from tests.support.small_ranks import plain, random_ranks
+from tests.support.tokenizer_files import CACHE
+from toktier.certificate.classes import FANCY, Probe
+from toktier.gpu.buffers import REQUEST, WORK_SIZE
+from toktier.gpu.merges import rank_merges
+from toktier.gpu.tables import STRUCTURE_SIZE, Tables, _parts, splits_of_pattern
+from toktier.gpu.vocabulary import vocabulary_of_ranks
+from toktier.rank_files import Ranks
+from tools.bench.texts import corpus
+from tools.kernels.host import SHAPES, Counts
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+EXERCISED = ("deferred", "opaque", "longs", "uniform", "windows", "open", "stretches", "shorts", "middles")
+
+
+def starts_of(name: str, text: str) -> list[int]:
+    """The offsets in bytes at which the reference's pieces begin."""
+    lengths = [len(piece.encode()) if "tiktoken" in name else len(piece) for piece in reference(name).pieces(text)]
+    return np.cumsum([0, *lengths])[:-1].tolist()
+
+
+def test_both_sides_lay_out_their_structures_alike() -> None:
+    assert [host_core().size(k) for k in range(4)] == [
+        STRUCTURE_SIZE,
+        WORK_SIZE,
+        REQUEST.itemsize,
+        ctypes.sizeof(Counts),
+    ]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pieces_and_ids_of_hostile_texts(name: str) -> None:
+    known, given, core = reference(name), tables(name), host_core()
+    seen = dict.fromkeys(EXERCISED, 0)
+    for k, text in enumerate(hostile(name, 200, "core")):
+        raw = text.encode()
+        shape = list(SHAPES)[k % 3]
+        if len(raw) < 2000 or "tiktoken" not in name:  # tiktoken tells no pieces: asking for them is quadratic
+            found, _ = core.starts(given, raw, shape)
+            assert found.tolist() == starts_of(name, text), (shape, text)
+        encoded = core.encode(given, raw, shape)
+        assert encoded.ids is not None
+        assert encoded.ids.tolist() == known.encode(text).tolist(), (shape, text)
+        for key in EXERCISED:
+            seen[key] += encoded.counts[key]
+    assert all(seen.values()), seen
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_of_mixed_text(name: str) -> None:
+    text = segment(name, corpus(7, 60_000))
+    assert text is not None
+    want = reference(name).encode(text)
+    for shape in SHAPES:
+        got = host_core().encode(tables(name), text.encode(), shape).ids
+        assert got is not None
+        assert np.array_equal(got, want), shape
+
+
+def test_long_pieces_of_small_random_vocabularies() -> None:
+    """Windows that do not join, stretches that do not fit, rules that dip; beside a BPE that tries every merge."""
+    rng = random.Random("long")
+    seen = dict.fromkeys((*EXERCISED[2:], "rounds", "dips"), 0)
+    splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
+    for _ in range(30):
+        ranks = random_ranks(rng, rng.randint(3, 60))
+        given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
+        merges = rank_merges(ranks)
+        made = [token for token in ranks if len(token) > 1]
+        for _ in range(12):
+            size = rng.choice((40, 64, 100, 200, 500))
+            part = b"".join(rng.choices(made, k=rng.choice((1, 1, 2, 3, 30))))
+            text = (b"a" * rng.choice((0, 0, 70)) + part * (size // len(part)) + b" " + part)[:size]
+            encoded = host_core().encode(given, text, rng.choice(list(SHAPES)))
+            assert encoded.ids is not None
+            want = [i for piece in re.findall(rb"[^ ]+|.", text) for i in plain(piece, ranks, merges)]
+            assert encoded.ids.tolist() == want, (text, ranks)
+            for key in seen:
+                seen[key] += encoded.counts[key]
+    assert all(seen.values()), seen

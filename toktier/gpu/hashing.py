@@ -1,0 +1,65 @@
+"""Open-addressing tables, filled here and probed by the kernels (``cuda_src/vocabulary.cuh``, ``pairs.cuh``).
+
+Each function of 64 bits below is the one of the same name there, over arrays. Slots are a power of two, at most half
+of them taken; a key lies at its home slot or at the next free one behind it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+_A = np.uint64(0x9E3779B97F4A7C15)
+_B = np.uint64(0xD6E8FEB86659FD93)
+_C = np.uint64(0xA0761D6478BD642F)
+
+
+def slots_for(keys: int) -> int:
+    """log2 of the number of slots."""
+    return max(4, int(2 * keys - 1).bit_length()) if keys else 4
+
+
+def hash_8(key: U64, length: U64, bits: int) -> U64:
+    return ((key ^ length * _A) * _B) >> np.uint64(64 - bits)
+
+
+def hash_16(low: U64, high: U64, length: U64, bits: int) -> U64:
+    mixed = low * _A
+    return ((mixed ^ (mixed >> np.uint64(29)) ^ high ^ length) * _B) >> np.uint64(64 - bits)
+
+
+def hash_pair(left: U64, right: U64, bits: int) -> U64:
+    return (((left * _A) ^ (right * _B)) * _C) >> np.uint64(64 - bits)
+
+
+def hash_long(text: bytes) -> int:
+    """The whole 64 bits for a text of more than 16 bytes."""
+    mask = (1 << 64) - 1
+    value = len(text)
+    for at in range(0, len(text), 8):
+        value = (value ^ int.from_bytes(text[at : at + 8], "little")) * int(_A) & mask
+        value ^= value >> 32
+    return value * int(_B) & mask
+
+
+def place(homes: U64, bits: int) -> npt.NDArray[np.int64]:
+    """A slot for each key, shape ``(n,)``: its home, or the first free one behind it, around the end."""
+    slots = np.full(len(homes), -1, np.int64)
+    taken = np.zeros(1 << bits, np.bool_)
+    waiting = np.arange(len(homes))
+    at = homes.astype(np.int64)
+    while len(waiting):
+        free = ~taken[at]
+        # of several keys that want one free slot, the first gets it
+        wanted, first = np.unique(at[free], return_index=True)
+        chosen = waiting[free][first]
+        slots[chosen] = wanted
+        taken[wanted] = True
+        left = slots[waiting] < 0
+        waiting = waiting[left]
+        at = at[left]
+        step = taken[at]
+        at = np.where(step, (at + 1) & ((1 << bits) - 1), at)
+    return slots

@@ -1,0 +1,121 @@
+"""The device core compiled by g++ and loaded by ctypes: the phases of the kernels, one thread after the other."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier.gpu.tables import ARRAYS, Tables
+from toktier.ids import Ids
+
+SOURCES = Path(__file__).resolve().parents[2] / "cuda_src"
+SHAPES = {"tiny": 0, "small": 1, "large": 2}
+"""Tiles of 64 bytes (every edge is near), and those of the kernels."""
+_FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-shared", "-fPIC")
+
+
+COUNTS = (
+    "deferred",
+    "opaque",
+    "groups",
+    "longs",
+    "uniform",
+    "windows",
+    "open",
+    "stretches",
+    "broken",
+    "shorts",
+    "middles",
+    "rounds",
+    "dips",
+)
+
+
+class Counts(ctypes.Structure):
+    """What a call has exercised."""
+
+    _fields_ = tuple((name, ctypes.c_uint32) for name in COUNTS)
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """``ids``: None where a piece was not encoded, which does not happen."""
+
+    ids: Ids | None
+    counts: dict[str, int]
+
+
+class HostCore:
+    """The library. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        arguments: Any = [
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
+        self._library.tt_starts.argtypes = arguments
+        self._library.tt_starts.restype = None
+        self._library.tt_encode.argtypes = arguments
+        self._library.tt_encode.restype = ctypes.c_uint32
+        self._library.tt_sizes.argtypes = [ctypes.c_uint32]
+        self._library.tt_sizes.restype = ctypes.c_uint32
+
+    def size(self, which: int) -> int:
+        """Of a structure that both sides lay out, in the order of ``tt_sizes``."""
+        return int(self._library.tt_sizes(which))
+
+    def starts(self, tables: Tables, text: bytes, shape: str) -> tuple[npt.NDArray[np.int64], dict[str, int]]:
+        """The offsets at which pieces begin, shape ``(pieces,)``."""
+        out = np.zeros(len(text), np.uint8)
+        counts = Counts()
+        structure = _structure(tables)
+        self._library.tt_starts(structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts))
+        return np.flatnonzero(out), counts.as_dict()
+
+    def encode(self, tables: Tables, text: bytes, shape: str) -> Encoded:
+        """The IDs of a segment."""
+        out = np.zeros(len(text) + 64, np.uint32)
+        counts = Counts()
+        structure = _structure(tables)
+        total = self._library.tt_encode(
+            structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts)
+        )
+        return Encoded(None if total == 0xFFFFFFFF else out[:total], counts.as_dict())
+
+
+def _structure(tables: Tables) -> bytes:
+    return tables.structure({name: tables.arrays[name].ctypes.data for name in ARRAYS})
+
+
+def core(folder: Path) -> HostCore:
+    """The core, built in ``folder`` unless it is there. Raises `FileNotFoundError` without g++ and
+    `subprocess.CalledProcessError` where it does not compile."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise FileNotFoundError("g++ is not installed")
+    state = hashlib.sha256(" ".join(_FLAGS).encode())
+    for path in sorted(SOURCES.iterdir()):
+        state.update(path.name.encode() + b"\0" + path.read_bytes())
+    built = folder / f"core-{state.hexdigest()[:20]}.so"
+    if not built.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = built.with_suffix(f".{id(state)}.part")
+        subprocess.run([compiler, *_FLAGS, "-o", str(part), str(SOURCES / "host.cpp")], check=True)
+        part.replace(built)
+    return HostCore(built)
