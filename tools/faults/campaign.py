@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toktier.tokenizer import EMBEDDED
 from tools.faults import plan, reading
 from tools.faults.kinds import Kind
 from tools.faults.tier import Injection
@@ -56,6 +57,8 @@ class Wanted:
     warm_up: int = 0
     """Requests before the first fault."""
     python: str = sys.executable
+    tokenizer: Path = EMBEDDED
+    """Folder of the model's tokenizer and chat template."""
 
 
 @dataclass
@@ -100,10 +103,14 @@ async def _run(wanted: Wanted, folder: Path, tell: Callable[[int], None], keep_r
         if one.request_id is not None:
             received[one.request_id] = one
 
-    engine = Engine(reference_ids(), received=keep if keep_received else None)
+    engine = Engine(reference_ids(wanted.tokenizer), received=keep if keep_received else None)
     started = time.monotonic()
     async with engine:
-        tree = config(engine.url, shadow=shadow(wanted.sample, wanted.on_mismatch))
+        tree = config(
+            engine.url,
+            shadow=shadow(wanted.sample, wanted.on_mismatch),
+            model={"tokenizer": str(wanted.tokenizer)},
+        )
         command = (wanted.python, "-m", COMMAND, str(todo))
         async with Served(tree, command=command, folder=folder / "proxy") as proxy, Client(proxy.url) as client:
             await _drive(wanted, proxy, client, tell)
