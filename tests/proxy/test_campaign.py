@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from proxy.campaign_print import bar, show
 from proxy.cli import app
 from tests.proxy.test_certify import refused_spec
-from tests.support.campaigns import folder_of
+from tests.support.campaigns import folder_of, small_blocks
 from tests.support.tokenizer_files import CACHE, write
 from toktier.campaign import runner
 from toktier.campaign.edits import Account
@@ -32,6 +32,7 @@ from toktier.campaign.report import CutTally, Failure, PlantReport, Report, Rope
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(CACHE))
     monkeypatch.delenv("TOKTIER_CONFIG", raising=False)
+    small_blocks(monkeypatch)
     yield
     structlog.reset_defaults()
 

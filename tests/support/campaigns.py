@@ -7,15 +7,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from tests.support.models import qwen3
 from tests.support.position_bpe import position_tokenizer
 from tests.support.tokenizer_files import CACHE, write
+from toktier.campaign import runner
+from toktier.campaign import worker as blocks
 from toktier.campaign.corpus import PROSE
 from toktier.campaign.subject import Subject, subject_of
 from toktier.campaign.worker import Worker
-from toktier.tokenizer import FrozenTokenizer, embedded
+from toktier.tokenizer import FrozenTokenizer
 
 KINDS = ("composing", "prepend", "metaspace_first", "byte_level")
 
@@ -43,10 +47,16 @@ def folder_of(kind: str, parent: Path) -> Path:
     return write(parent / kind, spec)
 
 
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three texts of each family in a block, which otherwise takes seconds. Other processes keep their own size."""
+    for module in (runner, blocks):
+        monkeypatch.setattr(module, "CUT_CASES", 27)
+
+
 @cache
 def qwen() -> Subject:
     """The tokenizer that comes with the package."""
-    return subject_of(embedded(cache_dir=CACHE), [PROSE])
+    return subject_of(qwen3(), [PROSE])
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from tests.proxy.test_certify import refused_spec
-from tests.support.campaigns import folder_of
+from tests.support.campaigns import folder_of, small_blocks
 from tests.support.rank_data import SMALL_SIDECAR, write_ranks
 from tests.support.tokenizer_files import CACHE, write
 from tools import campaigns
@@ -17,6 +17,7 @@ from tools import campaigns
 @pytest.fixture(autouse=True)
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(CACHE))
+    small_blocks(monkeypatch)
 
 
 def go(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.campaigns import folder_of
+from tests.support.campaigns import folder_of, small_blocks
 from tests.support.tokenizer_files import CACHE, bpe, write
 from toktier.campaign import runner
 from toktier.campaign.corpus import PROSE
@@ -57,8 +57,9 @@ def test_the_outcome_does_not_depend_on_the_number_of_processes(folder: Path) ->
     assert outcome(one) != outcome(go(folder, Plan(cases=3_000, rope_ops=50, jobs=1, seed=1)))
 
 
-def test_time_and_interrupts_end_it_and_are_told(folder: Path) -> None:
-    report = go(folder, Plan(cases=10**9, rope_ops=10**9, seconds=3, jobs=1))
+def test_time_and_interrupts_end_it_and_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    report = go(folder, Plan(cases=10**9, rope_ops=10**9, seconds=1, jobs=1))
     assert report.ended == "time"
     assert report.cuts is not None
     assert report.cuts.done > 0
@@ -106,6 +107,7 @@ def test_enough_failures_end_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(runner, "subject_of", broken)
     monkeypatch.setattr(runner, "ENOUGH", 3)
+    small_blocks(monkeypatch)
     report = go(folder, Plan(cases=10**6, rope_ops=0, jobs=1))
     assert report.ended == "failures"
     assert report.diverged
