@@ -17,8 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m tools.demo
 
+# Tests on one real tokenizer run in one process, which loads it once.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not engine and not agent' -n auto
+	$(BIN)/python -m pytest -m 'not engine and not agent' -n auto --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.reference import Reference
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("TOKTIER_TEST_DATA", "../shared"))
@@ -21,3 +24,15 @@ def data_path(*parts: str) -> Path:
             pytest.fail(f"test data {'/'.join(parts)} is missing; set TOKTIER_TEST_DATA")
         pytest.skip(f"no test data {'/'.join(parts)}; set TOKTIER_TEST_DATA")
     return path
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Reference]:
+    """The right answers for the shipped tokenizer, from a process of its own. Tests with it are one group."""
+    with Reference() as it:
+        yield it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: no process begins a long one when the others have nothing left to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

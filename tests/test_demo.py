@@ -24,6 +24,7 @@ from tools.demo.session import Agent, Turn, play
 RUN_S = 420
 
 
+@pytest.mark.slow
 async def test_the_session_holds_what_agents_do() -> None:
     """Played straight against the engine, which takes everything as text."""
     async with (
@@ -119,6 +120,7 @@ def children(parent: int) -> set[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process table")
+@pytest.mark.slow
 def test_ctrl_c_ends_its_own_processes() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tools.demo"],

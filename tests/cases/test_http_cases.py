@@ -12,7 +12,7 @@ import json
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,12 @@ def load_cases() -> list[dict[str, Any]]:
 CASES = load_cases()
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
+pytestmark = pytest.mark.xdist_group("reference")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
     qwen3()  # takes longer than a proxy should wait for its model
-    with Reference() as it:
-        yield it
 
 
 class Check:

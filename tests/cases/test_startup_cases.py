@@ -37,21 +37,21 @@ def wants() -> dict[str, Any]:
     return cases[0]["expected"]["assert"]
 
 
-async def test_agreement_is_served_with_ids(tmp_path: Path, wants: dict[str, Any]) -> None:
+@pytest.mark.xdist_group("reference")
+async def test_agreement_is_served_with_ids(tmp_path: Path, wants: dict[str, Any], reference: Reference) -> None:
     assert wants["type_of_ids"] == "list[int]"
-    with Reference() as reference:
-        async with (
-            FakeUpstream(tokenize=reference.ids) as up,
-            running(settings_for(up.url, tmp_path, server={"cache_dir": CACHE}), Loader().load) as proxy,
-            aiohttp.ClientSession() as client,
-        ):
-            (line,) = [line for line in proxy.events if line["event"] == "tokenizer_parity"]
-            assert (line["level"], line["outcome"]) == ("info", "equal")
-            await Player(up, proxy, client).bodies([BODY])
-            ids = up.chats[0].json["kv_transfer_params"]["prompt_token_ids"]
-            assert type(ids) is list
-            assert {type(i) for i in ids} == {int}
-            assert ids == reference.ids(BODY)
+    async with (
+        FakeUpstream(tokenize=reference.ids) as up,
+        running(settings_for(up.url, tmp_path, server={"cache_dir": CACHE}), Loader().load) as proxy,
+        aiohttp.ClientSession() as client,
+    ):
+        (line,) = [line for line in proxy.events if line["event"] == "tokenizer_parity"]
+        assert (line["level"], line["outcome"]) == ("info", "equal")
+        await Player(up, proxy, client).bodies([BODY])
+        ids = up.chats[0].json["kv_transfer_params"]["prompt_token_ids"]
+        assert type(ids) is list
+        assert {type(i) for i in ids} == {int}
+        assert ids == reference.ids(BODY)
 
 
 async def test_a_mismatch_is_passed_through_loudly(tmp_path: Path, wants: dict[str, Any]) -> None:

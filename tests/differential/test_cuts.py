@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.tokenizers_data import certificate_of, shared_cache, spec_of, tokenizer_of
+from tests.support.tokenizers_data import certificate_of, each, spec_of, tokenizer_of
 from toktier.certificate.certificate import read_literals
 from toktier.certificate.samples import TextSource
 from toktier.certificate.selfcheck import parts_differ, split_at_cuts
@@ -23,9 +23,9 @@ PROSE = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_parts_add_up(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    certificate = certificate_of(name, shared_cache(tmp_path_factory))
+@pytest.mark.parametrize("name", each(NAMES))
+def test_parts_add_up(name: str) -> None:
+    certificate = certificate_of(name)
     tokenizer = tokenizer_of(name)
     literals = [lit.content for lit in read_literals(spec_of(name), tokenizer)]
     source = TextSource(certificate.table.classes, literals, seed=f"differential {name}")

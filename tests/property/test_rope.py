@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.conftest import data_path
 from tests.support.hostile import MARKS, Hostile
-from tests.support.tokenizer_files import CACHE
+from tests.support.tokenizers_data import each, real
 from toktier.chunks import TARGET
 from toktier.rope import Rope, Splice
-from toktier.tokenizer import FrozenTokenizer
 
-TOKENIZERS = ["qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gemma3", "llama2"]
 ROPES = 25
 CHANGES = 8
 
@@ -31,11 +28,6 @@ class Account:
     served: int = 0
     scanned: int = 0
     large: int = 0
-
-
-@pytest.fixture(scope="module", params=TOKENIZERS)
-def tokenizer(request: pytest.FixtureRequest) -> FrozenTokenizer:
-    return FrozenTokenizer.load(data_path("tokenizers", request.param), cache_dir=CACHE)
 
 
 def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
@@ -85,7 +77,9 @@ def shared(old: np.ndarray, new: np.ndarray) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def test_ropes_equal_the_full_encode(tokenizer: FrozenTokenizer) -> None:
+@pytest.mark.parametrize("name", each(["qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gemma3", "llama2"]))
+def test_ropes_equal_the_full_encode(name: str) -> None:
+    tokenizer = real(name)
     assert tokenizer.certificate is not None
     literals = [token["content"] for token in tokenizer.spec["added_tokens"]]
     account = Account()

@@ -23,6 +23,7 @@ def texts(rng: random.Random, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_every_certified_seam_adds_up(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     cache_dir = shared_cache(tmp_path_factory)
     rng = random.Random(f"whole tokenizers {seed}")

@@ -163,6 +163,7 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     ("number", "everybody", "code"),
     [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
 )
+@pytest.mark.slow
 def test_a_signal_ends_processes_and_prints_what_there_is(
     folder: Path, number: signal.Signals, everybody: bool, code: int
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_signal_ends_processes_and_prints_what_there_is(
     all_gone(process.pid)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_campaign(folder: Path) -> None:
     process = started(folder)
     process.kill()

@@ -23,6 +23,7 @@ from proxy.check import Report, inspect
 from proxy.check_print import show
 from proxy.cli import app
 from proxy.config import Settings, load
+from tests.support.tokenizer_files import CACHE
 from toktier.reasons import Bypass
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +125,7 @@ def test_options_change_the_file_s_models(tmp_path: Path) -> None:
     assert {u["name"]: u["url"] for u in report["upstreams"]} == {"gpu": "http://h", "default": "http://other"}
 
 
+@pytest.mark.slow
 def test_check_of_the_shipped_example(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     loaded: list[Report] = []
@@ -133,6 +135,7 @@ def test_check_of_the_shipped_example(monkeypatch: pytest.MonkeyPatch) -> None:
         return loaded[0]
 
     monkeypatch.setattr(proxy.check, "inspect", inspected)
+    monkeypatch.setenv("TOKTIER_SERVER__CACHE_DIR", str(CACHE))
     result = run("check", "--config", str(ROOT / "conf" / "toktier.toml"), "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

@@ -36,6 +36,9 @@ SCRIPT = {
 }
 
 
+pytestmark = pytest.mark.xdist_group("embedded")  # most share one engine
+
+
 @pytest.fixture(scope="module")
 def engine_loop() -> Any:
     """One loop for the module: the engine lives on it, so that its reference process starts once."""

@@ -25,18 +25,16 @@ from toktier.engines.fastokens import FastokensEngine
 from toktier.engines.reference import ReferenceEngine
 from toktier.sessions import SessionStore
 
-pytestmark = pytest.mark.usefixtures("reference")
+pytestmark = [pytest.mark.usefixtures("reference"), pytest.mark.xdist_group("reference")]
 
 
 class PanicException(BaseException):
     """As pyo3 raises it."""
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
     qwen3()
-    with Reference() as it:
-        yield it
 
 
 def turns(count: int, words: int) -> list[dict[str, Any]]:

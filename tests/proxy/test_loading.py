@@ -53,12 +53,12 @@ def test_vocab_size(files: dict[str, bytes], size: int) -> None:
     assert _vocab_size(files, 4000) == size
 
 
-def test_embedded_model_is_exact() -> None:
+@pytest.mark.xdist_group("reference")
+def test_embedded_model_is_exact(reference: Reference) -> None:
     loaded = assemble("m", Model(upstream="e", tokenizer="embedded"), qwen3(), SessionStore(1 << 20))
     assert loaded.vocab_size > qwen3().vocab_size
     assert loaded.versions["tokenizers"]
-    with Reference() as reference:
-        assert loaded.tier.prepare("t", BODY).ids.tolist() == reference.ids(BODY)
+    assert loaded.tier.prepare("t", BODY).ids.tolist() == reference.ids(BODY)
 
 
 def test_a_template_of_the_operators(tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
-"""Real tokenizers, loaded once a process. What is derived from them is kept in this checkout's ignored cache."""
+"""The tokenizer that TokTier ships, loaded once a process."""
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 from proxy.config import Model, Server
 from proxy.loading import assemble
 from proxy.registry import Loaded
+from tests.support.tokenizer_files import CACHE
 from toktier.quarantine import Quarantine
 from toktier.sessions import SessionStore
 from toktier.tokenizer import FrozenTokenizer, embedded
-
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "tests"
 
 
 @functools.cache

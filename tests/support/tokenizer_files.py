@@ -1,19 +1,12 @@
-"""Tokenizer files for tests: the given small ones, variants of them, and engines on the real ones."""
+"""Tokenizer files for tests: the given small ones, and variants of them."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from tests.conftest import ROOT, data_path
-from toktier import files
-from toktier.engines.fastokens import FastokensEngine, RawFastokens, window_engine
-from toktier.engines.reference import ReferenceEngine
-from toktier.reference_of import engine_versions
 
 CACHE = ROOT / ".cache" / "toktier"
 """Verdicts and probed sets between runs; their keys hold the files and the engine versions."""
@@ -51,15 +44,3 @@ def bpe(vocab: list[str], merges: list[str], **model: Any) -> dict[str, Any]:
             **model,
         },
     }
-
-
-@cache
-def engines(name: str) -> tuple[FastokensEngine, ReferenceEngine]:
-    """The admitted window engine and the reference of a tokenizer in the shared data."""
-    read = files.read(data_path("tokenizers", name))
-    text = read.tokenizer.decode()
-    reference = ReferenceEngine(tokenizers.Tokenizer.from_str(text))
-    digest = read.digest(engine_versions())
-    window = window_engine(RawFastokens(text), reference, json.loads(text), digest, CACHE)
-    assert isinstance(window, FastokensEngine), window
-    return window, reference

@@ -1,10 +1,14 @@
-"""Real tokenizers of the shared test data, certified once per test run: all workers share one folder of sets."""
+"""Real tokenizers of the shared test data.
+
+Each is loaded once in a process and given to all tests, which only read it; with ``--dist loadgroup`` the tests on one
+(`each`) run one after the other in one process, so that few are held at a time.
+"""
 
 from __future__ import annotations
 
 import json
-import lzma
-from functools import cache
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +16,47 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.conftest import data_path
-from toktier.certificate import Certificate, certify
+from tests.support.tokenizer_files import CACHE
+from toktier import files
+from toktier.certificate import Certificate
+from toktier.engines.reference import ReferenceEngine
+from toktier.tokenizer import FrozenTokenizer
+
+HELD = 3
+"""Some 500 MB each."""
+WITH_WINDOW = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gemma3", "llama2")
+"""Where tests need the window engine. Its self-test takes seconds."""
 
 
-@cache
+@lru_cache(HELD)
+def real(name: str) -> FrozenTokenizer:
+    """The tokenizer as it is served."""
+    return FrozenTokenizer.load(data_path("tokenizers", name), cache_dir=CACHE, window=name in WITH_WINDOW)
+
+
+def each(names: Iterable[str]) -> list[Any]:
+    """``names`` as parameters of tests on real tokenizers."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name), id=name) for name in names]
+
+
+@lru_cache(HELD)
 def spec_of(name: str) -> dict[str, Any]:
-    spec: dict[str, Any] = json.loads(lzma.decompress(data_path("tokenizers", name, "tokenizer.json.xz").read_bytes()))
+    """Its ``tokenizer.json``, tables included."""
+    spec: dict[str, Any] = json.loads(files.read(data_path("tokenizers", name)).tokenizer)
     spec["truncation"] = spec["padding"] = None
     return spec
 
 
-@cache
 def tokenizer_of(name: str) -> Tokenizer:
-    return Tokenizer.from_str(json.dumps(spec_of(name)))
+    reference = real(name).reference
+    assert isinstance(reference, ReferenceEngine)
+    return reference.tokenizer
 
 
-@cache
-def certificate_of(name: str, cache_dir: Path) -> Certificate:
-    return certify(spec_of(name), tokenizer_of(name), cache_dir=cache_dir)
+def certificate_of(name: str) -> Certificate:
+    certificate = real(name).certificate
+    assert certificate is not None
+    return certificate
 
 
 def shared_cache(factory: pytest.TempPathFactory) -> Path:

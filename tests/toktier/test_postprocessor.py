@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.support.tokenizer_files import small_spec
-from tests.support.tokenizers_data import spec_of, tokenizer_of
+from tests.support.tokenizers_data import each, spec_of, tokenizer_of
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import Refusal
 from toktier.postprocessor import SpecialTokens, special_tokens
@@ -119,11 +119,12 @@ def test_the_engine_has_the_last_word() -> None:
         special_tokens(spec, other)
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix"),
-    [("qwen3", []), ("llama3_1", [128000]), ("gemma3", [2]), ("llama2", [1]), ("deepseek_v3", []), ("tekken", [])],
-)
-def test_real_files(name: str, prefix: list[int]) -> None:
+PREFIXES = {"qwen3": [], "llama3_1": [128000], "gemma3": [2], "llama2": [1], "deepseek_v3": [], "tekken": []}
+
+
+@pytest.mark.parametrize("name", each(PREFIXES))
+def test_real_files(name: str) -> None:
+    prefix = PREFIXES[name]
     special = special_tokens(spec_of(name), ReferenceEngine(tokenizer_of(name)))
     assert (special.prefix.tolist(), special.suffix.tolist()) == (prefix, [])
 

@@ -33,6 +33,7 @@ def outcome(report: Report) -> dict[str, Any]:
     return {name: told[name] for name in ("result", "ended", "cuts", "ropes", "failures", "texts", "certificate")}
 
 
+@pytest.mark.slow
 def test_a_small_campaign_on_the_embedded_tokenizer_finds_nothing() -> None:
     report = go(EMBEDDED, Plan(cases=4_000, rope_ops=100, jobs=1))
     assert not report.diverged
@@ -48,6 +49,7 @@ def test_a_small_campaign_on_the_embedded_tokenizer_finds_nothing() -> None:
     assert told["versions"].keys() == {"toktier-proxy", "tokenizers", "fastokens"}
 
 
+@pytest.mark.slow
 def test_the_outcome_does_not_depend_on_the_number_of_processes(folder: Path) -> None:
     one = go(folder, Plan(cases=3_000, rope_ops=50, jobs=1))
     two = go(folder, Plan(cases=3_000, rope_ops=50, jobs=2))

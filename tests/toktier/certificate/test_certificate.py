@@ -23,6 +23,8 @@ from toktier.certificate.table import Table
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import Refusal
 
+pytestmark = pytest.mark.xdist_group("qwen3")
+
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -30,8 +32,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def qwen3(cache_dir: Path) -> Certificate:
-    return certificate_of("qwen3", cache_dir)
+def qwen3() -> Certificate:
+    return certificate_of("qwen3")
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_literals_are_not_cut(qwen3: Certificate) -> None:
     assert not [i for i in inside if qwen3.is_cut(text, i)]
 
 
-def test_normalised_literal_is_overlapped_by_a_raw_one(cache_dir: Path) -> None:
+def test_normalised_literal_is_overlapped_by_a_raw_one() -> None:
     """DeepSeek V4: "<｜/table>｜DSML｜|>x": whether ｜DSML｜ is matched depends on what stands before it."""
-    certificate = certificate_of("deepseek_v4", cache_dir)
+    certificate = certificate_of("deepseek_v4")
     for text in ("a｜DSML｜|>x", "<｜/table>｜DSML｜|>x"):
         whole = ids(tokenizer_of("deepseek_v4"), text)
         for i in certificate.cuts(text).tolist():
@@ -105,7 +107,7 @@ def test_summary_and_digest(qwen3: Certificate, cache_dir: Path) -> None:
     assert summary["normalizer"] == "NFC"
     assert summary["cut_pairs"] > 50
     assert certify(spec_of("qwen3"), tokenizer_of("qwen3"), cache_dir=cache_dir).digest == qwen3.digest
-    other = certificate_of("deepseek_v4", cache_dir)
+    other = certificate_of("deepseek_v4")
     assert other.digest != qwen3.digest
     assert not other.needs_next
 
@@ -180,14 +182,14 @@ def test_truncation_and_padding_are_refused() -> None:
         certify(spec, tokenizer)
 
 
-def test_worked_example_of_lemma_2(cache_dir: Path) -> None:
+def test_worked_example_of_lemma_2() -> None:
     """docs/proof.md: DeepSeek V3 cuts (中, 1) at its first stage and (。, 中) at its second."""
     split = [op for op in stages(spec_of("deepseek_v3")["pre_tokenizer"], Probe()) if isinstance(op, Split)]
     assert [("中", "1") in certified_pairs(split[:k], "中1。") for k in (1, 2)] == [True, True]
     assert [("。", "中") in certified_pairs(split[:k], "中1。") for k in (1, 2)] == [False, True]
     tokenizer = tokenizer_of("deepseek_v3")
     for text, i in (("中文1 2", 2), ("a。中文", 2)):
-        assert certificate_of("deepseek_v3", cache_dir).is_cut(text, i)
+        assert certificate_of("deepseek_v3").is_cut(text, i)
         assert ids(tokenizer, text) == ids(tokenizer, text[:i]) + ids(tokenizer, text[i:])
 
 

@@ -10,7 +10,6 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tests.support.split_cases import split_spec
-from tests.support.tokenizers_data import certificate_of, ids, shared_cache, spec_of, tokenizer_of
+from tests.support.tokenizers_data import certificate_of, ids, spec_of, tokenizer_of
 from toktier.certificate.certificate import read_literals
 from toktier.certificate.classes import Probe
 from toktier.certificate.derive import derive
@@ -32,11 +31,6 @@ from toktier.errors import Refusal
 
 Spec = dict[str, Any]
 EVERY_CHARACTER = split_spec(r"[\p{^L}]|[\p{L}]")
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_cache(tmp_path_factory)
 
 
 @dataclass(frozen=True)
@@ -223,34 +217,38 @@ def adds_up(name: str, text: str) -> bool:
     return ids(tokenizer, left + right) == ids(tokenizer, left) + ids(tokenizer, right)
 
 
-def is_cut(name: str, text: str, cache_dir: Path) -> bool:
+def is_cut(name: str, text: str) -> bool:
     left, right = text.split("|")
-    return certificate_of(name, cache_dir).is_cut(left + right, len(left))
+    return certificate_of(name).is_cut(left + right, len(left))
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("qwen3", '\u0958|"s'),
-        ("qwen3", "হ\u09df|(self"),
-        ("qwen3", "হ\u09df|.com"),
-        ("qwen3", 'হ\u09df|"type'),
-        ("qwen3", "x\u0301|!important"),
-        ("deepseek_v4", "<｜/table>｜DSML｜|>x"),
-        ("llama2", "<s|>"),  # lemma 5, where no merge joins the two
+        pytest.param(name, text, marks=pytest.mark.xdist_group(name))
+        for name, text in (
+            ("qwen3", '\u0958|"s'),
+            ("qwen3", "হ\u09df|(self"),
+            ("qwen3", "হ\u09df|.com"),
+            ("qwen3", 'হ\u09df|"type'),
+            ("qwen3", "x\u0301|!important"),
+            ("deepseek_v4", "<｜/table>｜DSML｜|>x"),
+            ("llama2", "<s|>"),  # lemma 5, where no merge joins the two
+        )
     ],
 )
-def test_real_files(name: str, text: str, cache_dir: Path) -> None:
+def test_real_files(name: str, text: str) -> None:
     assert not adds_up(name, text)
-    assert not is_cut(name, text, cache_dir)
+    assert not is_cut(name, text)
 
 
-def test_a_pair_is_judged_before_the_normalizer_and_holds_for_every_text(cache_dir: Path) -> None:
+@pytest.mark.xdist_group("qwen3")
+def test_a_pair_is_judged_before_the_normalizer_and_holds_for_every_text() -> None:
     """Qwen3: é and e U+0301 are one text to the stages. A rule for what they become would come and go with an edit."""
     assert adds_up("qwen3", "é|!important")
-    assert is_cut("qwen3", "é|!important", cache_dir)
+    assert is_cut("qwen3", "é|!important")
     assert adds_up("qwen3", "e\u0301|!important")
-    assert not is_cut("qwen3", "e\u0301|!important", cache_dir)
+    assert not is_cut("qwen3", "e\u0301|!important")
 
 
 @cache
@@ -259,9 +257,10 @@ def _interior(name: str) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(spec))
 
 
-def test_lemma_5_is_needed_beside_lemma_3(cache_dir: Path) -> None:
+@pytest.mark.xdist_group("llama2")
+def test_lemma_5_is_needed_beside_lemma_3() -> None:
     """Llama 2: no merge joins s and >, and without literals the IDs add up."""
-    joins = certificate_of("llama2", cache_dir).table.joins
+    joins = certificate_of("llama2").table.joins
     assert joins is not None
     assert joins.apart(ord("s"), ord(">"))
     whole, left = (ids(_interior("llama2"), text) for text in ("<s>", "<s"))
@@ -272,11 +271,12 @@ def test_lemma_5_is_needed_beside_lemma_3(cache_dir: Path) -> None:
 # --- lemma 6 --------------------------------------------------------------------------------------------------------
 
 
-def test_an_edit_that_leaves_nothing_makes_a_new_pair(cache_dir: Path) -> None:
+@pytest.mark.xdist_group("qwen3")
+def test_an_edit_that_leaves_nothing_makes_a_new_pair() -> None:
     """Both seams of "1" in "a1bc" are cuts; without it their outer characters meet, and that is none."""
-    assert is_cut("qwen3", "a|1bc", cache_dir)
-    assert is_cut("qwen3", "a1|bc", cache_dir)
-    assert not is_cut("qwen3", "a|bc", cache_dir)
+    assert is_cut("qwen3", "a|1bc")
+    assert is_cut("qwen3", "a1|bc")
+    assert not is_cut("qwen3", "a|bc")
     assert not adds_up("qwen3", "a|bc")
 
 
@@ -289,16 +289,18 @@ def test_a_pair_of_a_composing_character_is_lost_by_what_follows_it() -> None:
         assert case.cuts().is_cut(left + right, len(left)) is cut
 
 
-def test_a_literal_s_end_is_lost_by_an_edit_before_it(cache_dir: Path) -> None:
+@pytest.mark.xdist_group("deepseek_v4")
+def test_a_literal_s_end_is_lost_by_an_edit_before_it() -> None:
     """DeepSeek V4: whether ｜DSML｜ is matched depends on what stands before it, so its end is no cut."""
     assert adds_up("deepseek_v4", "a｜DSML｜|>x")
     assert not adds_up("deepseek_v4", "<｜/table>｜DSML｜|>x")
-    assert not is_cut("deepseek_v4", "a｜DSML｜|>x", cache_dir)
+    assert not is_cut("deepseek_v4", "a｜DSML｜|>x")
 
 
-def test_the_end_of_a_text_is_no_cut(cache_dir: Path) -> None:
+@pytest.mark.xdist_group("qwen3")
+def test_the_end_of_a_text_is_no_cut() -> None:
     assert not adds_up("qwen3", "the|re")
-    assert certificate_of("qwen3", cache_dir).cuts("the").tolist() == []
+    assert certificate_of("qwen3").cuts("the").tolist() == []
 
 
 def test_first_is_told_by_the_offset_in_the_text() -> None:
@@ -320,16 +322,19 @@ def pieces(name: str, text: str) -> list[str]:
     return [text[a:b] for a, b in encoding.offsets]
 
 
+@pytest.mark.xdist_group("qwen3")
 def test_a_word_after_which_the_state_is_known_is_no_cut() -> None:
     """Qwen3: behind an "a" the split is inside letters whatever came before; yet T("aa") is not T("a") + T("a")."""
     assert not adds_up("qwen3", "a|a")
 
 
+@pytest.mark.xdist_group("qwen3")
 def test_pieces_behind_a_word_depend_on_a_literal_before_it() -> None:
     assert pieces("qwen3", "a>\n \nx") == ["a", ">\n", " \n", "x"]
     assert pieces("qwen3", "<|im_end|>\n \nx") == ["<|im_end|>", "\n \n", "x"]
 
 
+@pytest.mark.xdist_group("qwen3")
 def test_a_boundary_may_be_decided_any_number_of_characters_later() -> None:
     split = tokenizer_of("qwen3").pre_tokenizer.pre_tokenize_str
     blanks = " " * 200

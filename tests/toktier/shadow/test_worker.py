@@ -16,10 +16,11 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import shadow
-from tests.support.models import qwen3
 from tests.support.shadow import Ends, Subject, ids_of, say, with_ids
+from tests.support.tokenizer_files import CACHE, small_spec, write
 from toktier.shadow.job import Drop, Job, Kind, WorkerState
 from toktier.shadow.pool import Pool
+from toktier.tokenizer import FrozenTokenizer
 
 Make = Callable[..., tuple[Pool, Ends]]
 
@@ -27,6 +28,28 @@ Make = Callable[..., tuple[Pool, Ends]]
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return shadow.small(tmp_path_factory.mktemp("small"))
+
+
+BOS = {"SpecialToken": {"id": "<|bos|>", "type_id": 0}}
+
+
+@pytest.fixture(scope="module")
+def special(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """Another small model, which puts a token before a text where a request asks for that."""
+    spec = small_spec("tok_llamalike")
+    bos = next(token["id"] for token in spec["added_tokens"] if token["content"] == "<|bos|>")
+    spec["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [BOS, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|bos|>": {"id": "<|bos|>", "ids": [bos], "tokens": ["<|bos|>"]}},
+    }
+    folder = write(tmp_path_factory.mktemp("special"), spec)
+    (folder / "own.jinja").write_text(shadow.PLAIN)
+    tokenizer = FrozenTokenizer.load(folder, cache_dir=CACHE, window=False)
+    assert tokenizer.special is not None
+    assert tokenizer.special.prefix.tolist() == [bos]
+    return shadow.subject(tokenizer, template=folder / "own.jinja", special=True)
 
 
 @pytest.fixture
@@ -65,14 +88,14 @@ def warm(pool: Pool, ends: Ends, job: Job) -> int:
     return ends.pid
 
 
-def test_verdicts_of_two_models_in_one_process(make: Make, subject: Subject) -> None:
-    qwen = shadow.subject(qwen3(), special=True)
+def test_verdicts_of_two_models_in_one_process(make: Make, subject: Subject, special: Subject) -> None:
     pool, ends = make()
     jobs = [
-        qwen.job(say("hello", "w\u00f6rld", "\U0001f600" * 50)),
+        special.job(say("hello", "w\u00f6rld", "\U0001f600" * 50)),
         subject.job(say("hello")),
-        qwen.job({**say("special"), "add_special_tokens": True}),
+        special.job({**say("special"), "add_special_tokens": True}),
     ]
+    assert ids_of(jobs[2])[1:] == ids_of(special.job(say("special")))
     wrong = [with_ids(job, [*ids_of(job)[:-1], 0]) for job in jobs]
     for job in [*jobs, *wrong]:
         pool.submit(job)
