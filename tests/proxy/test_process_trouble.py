@@ -119,6 +119,7 @@ async def test_a_drain_while_a_reload_hangs(tmp_path: Path, engine: tuple[Engine
         assert process.lines()[-1]["event"] == "stopped"
 
 
+@pytest.mark.slow
 async def test_a_full_disk_under_cache_and_state(tmp_path: Path, engine: tuple[Engine, str]) -> None:
     """Nothing can be kept: the model is served all the same, once the key is there; without one, the start says why."""
     _, upstream = engine

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from typer.testing import CliRunner
 
 from proxy.cli import app
@@ -60,6 +61,7 @@ def worker(process: Process) -> int:
     return int(str(told(process, "shadow_worker")[-1]["pid"]))
 
 
+@pytest.mark.slow
 async def test_a_drain_leaves_no_check_untold_and_no_process(tmp_path: Path) -> None:
     async with checking(tmp_path) as (process, url):
         for _ in range(4):

@@ -18,6 +18,7 @@ from tools.fuzz.judge import Judge
 ERROR = json.dumps({"error": {"message": "No.", "type": "invalid_request_error", "param": None, "code": "not_found"}})
 
 
+@pytest.mark.slow
 def test_a_running_proxy_stands_a_few_hundred_inputs() -> None:
     report = asyncio.run(runner.run(range(250), seed=20))
     assert report["findings"] == []

@@ -86,6 +86,7 @@ def test_reads_as_tiktoken(pattern: str, text: str, matches: list[str]) -> None:
     assert told(pattern, text) == matches
 
 
+@pytest.mark.slow
 def test_random_patterns_read_as_tiktoken() -> None:
     rng = random.Random(7)
     tried = 0

@@ -107,6 +107,7 @@ def attack(seeds: range, length: int) -> Iterator[tuple[int, list[str], int]]:
         yield seed, found, checked
 
 
+@pytest.mark.slow
 def test_every_pair_told_apart_is_additive_on_random_models() -> None:
     checked = 0
     for seed, found, seams in attack(range(100), 4):
