@@ -196,8 +196,11 @@ void cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &co
             if (opens(longs[k], bits.data(), word)) open.push_back({k, word});
         }
     counts.stretches += open.size();
-    for (auto [k, word] : open)
-        if (!encode_stretch(t, text, stretch_at(longs[k], bits.data(), word), m, counts)) longs[k].broken = 1;
+    for (auto [k, word] : open) {
+        u32 next = word + 1;
+        while (next < last_word(longs[k]) && !joined(longs[k], bits.data(), next).known) next++;
+        if (!encode_stretch(t, text, stretch_at(longs[k], bits.data(), word, next), m, counts)) longs[k].broken = 1;
+    }
     for (auto &p : longs) {
         if (!p.broken) continue;
         counts.broken++;

@@ -24,12 +24,39 @@ SHAPED(large, Large, Large::THREADS)
 
 extern "C" __global__ void __launch_bounds__(256) tt_find_longs(Tables t, Work w) { find_longs_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_windows(Tables t, Work w) { windows_kernel(t, w); }
-extern "C" __global__ void __launch_bounds__(128) tt_joins(Tables t, Work w) { joins_kernel(t, w); }
-extern "C" __global__ void __launch_bounds__(256) tt_stretches(Tables t, Work w) { stretches_kernel(t, w); }
-extern "C" __global__ void __launch_bounds__(256) tt_wholes(Tables t, Work w) { wholes_kernel(t, w); }
+extern "C" __global__ void __launch_bounds__(128) tt_joins(Tables t, Work w) { joins_kernel(w); }
+extern "C" __global__ void __launch_bounds__(256) tt_stretches(Tables t, Work w) { stretches_kernel<256>(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_probe(Tables t, Work w) { probe_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_merge(Tables t, Work w) { merge_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_merge_many(Tables t, Work w) { merge_many_kernel(t, w); }
-extern "C" __global__ void __launch_bounds__(1024) tt_scan(Tables t, Work w) { scan_kernel(w); }
+extern "C" __global__ void __launch_bounds__(1024) tt_scan(Tables t, Work w) { scan_tokens<1024>(w); }
 extern "C" __global__ void __launch_bounds__(128) tt_compact(Tables t, Work w) { compact_kernel(w); }
 extern "C" __global__ void __launch_bounds__(256) tt_deliver(Tables t, Work w) { deliver_kernel(w); }
+
+// The whole chain by one block, for texts so short that launches would be most of the time. No such text has GROUP tiles.
+extern "C" __global__ void __launch_bounds__(128) tt_single(Tables t, Work w) {
+    tiles_kernel<Small>(t, w);
+    __syncthreads();
+    maps_kernel<Small>(t, w);
+    __syncthreads();
+    heads_kernel<Small>(t, w);
+    __syncthreads();
+    find_longs_kernel(t, w);
+    __syncthreads();
+    windows_kernel(t, w);
+    __syncthreads();
+    joins_kernel(w);
+    __syncthreads();
+    stretches_kernel<128>(t, w);
+    __syncthreads();
+    probe_kernel(t, w);
+    __syncthreads();
+    merge_middles(t, w, threadIdx.x >> 5, 4);
+    merge_shorts(t, w, threadIdx.x >> 5, 4);
+    __syncthreads();
+    scan_tokens<128>(w);
+    __syncthreads();
+    compact_kernel(w);
+    __syncthreads();
+    deliver_kernel(w);
+}

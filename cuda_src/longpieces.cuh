@@ -56,7 +56,7 @@ __device__ inline void mark(const Work &w, u32 word, u32 bits) {
     w.any[word >> w.shift] = 1;
 }
 
-__device__ inline void joins_kernel(const Tables &t, const Work &w) {
+__device__ inline void joins_kernel(const Work &w) {
     const u64 longs = w.request->longs;
     const u32 pieces = longs >> 32, windows = (u32)longs, step = gridDim.x * blockDim.x;
     // a piece has a word more than windows: the thread of its last window does both
@@ -76,28 +76,37 @@ __device__ inline void joins_kernel(const Tables &t, const Work &w) {
     }
 }
 
-struct StretchSpace {
-    Rounds<256> rounds;
+template <int THREADS> struct StretchSpace {
+    static constexpr int WARPS = THREADS / 32;
+    Rounds<THREADS> rounds;
     RunList runs;
-    u32 warp_best[8], warp_sums[8], flag;
+    u32 warp_best[WARPS], warp_sums[WARPS], flag, room, next;
 };
 
+// Whether [begin, end) is one byte again and again.
+template <int THREADS> __device__ bool block_one_byte(const u8 *text, u32 begin, u32 end) {
+    const u64 all = text[begin] * 0x0101010101010101ull;
+    bool same = true;
+    for (u32 at = begin + 8 * threadIdx.x; at < end && same; at += 8 * THREADS)
+        same = first_bytes(load_8(text + at) ^ all, end - at) == 0;
+    return __syncthreads_and(same);
+}
+
 // All threads of a block: BPE of [begin, end) into the mask. `at`: room in the scratch arrays. False: it does not fit.
-__device__ inline bool encode_stretch(const Tables &t, const Work &w, StretchSpace &space, const Stretch &s, u32 at) {
-    Rounds<256> &r = space.rounds;
-    const int tid = threadIdx.x;
+template <int THREADS>
+__device__ bool encode_stretch(const Tables &t, const Work &w, StretchSpace<THREADS> &space, const Stretch &s, u32 at) {
+    Rounds<THREADS> &r = space.rounds;
+    const int tid = threadIdx.x, warps = THREADS / 32;
     const u32 first = s.begin >> 5, last = (s.end - 1) >> 5;
     if (!s.head_end && !s.tail_begin) {
-        bool same = true;
-        for (u32 i = s.begin + tid; i < s.end && same; i += 256) same = w.text[i] == w.text[s.begin];
-        same = __syncthreads_and(same);
+        bool same = block_one_byte<THREADS>(w.text, s.begin, s.end);
         if (same) {
             if (!tid) space.flag = merge_run(t, w.text[s.begin], s.end - s.begin, space.runs);
             __syncthreads();
             same = space.flag;
         }
         if (same) {
-            for (u32 word = first + tid; word <= last; word += 256) {
+            for (u32 word = first + tid; word <= last; word += THREADS) {
                 u32 bits = 0, from = s.begin, all = inside(s.begin, s.end, word);
                 for (int i = 0; i < space.runs.size; i++) {
                     bits |= run_bits(space.runs.of[i], from, word);
@@ -121,7 +130,7 @@ __device__ inline bool encode_stretch(const Tables &t, const Work &w, StretchSpa
         u32 own = r.best[tid], best = __reduce_min_sync(ALL, own);
         if (!lane_id()) space.warp_best[tid >> 5] = best;
         __syncthreads();
-        for (int k = 0; k < 8; k++) best = min(best, space.warp_best[k]);
+        for (int k = 0; k < warps; k++) best = min(best, space.warp_best[k]);
         if (best == NONE) break;
         if (best & 1) {
             if (r.size > DIPS_LIMIT) {
@@ -145,7 +154,7 @@ __device__ inline bool encode_stretch(const Tables &t, const Work &w, StretchSpa
         if (!lane_id()) space.warp_sums[tid >> 5] = total;
         __syncthreads();
         u32 sum = 0;
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < warps; k++) {
             if (k < tid >> 5) before += space.warp_sums[k];
             sum += space.warp_sums[k];
         }
@@ -158,21 +167,28 @@ __device__ inline bool encode_stretch(const Tables &t, const Work &w, StretchSpa
     }
     const u32 size = r.size;
     if (!fits(s, size > 1 ? r.starts[1] : s.end, r.starts[size - 1])) return false;
-    for (u32 word = first + tid; word <= last; word += 256) atomicAnd(w.mask + word, ~inside(s.begin, s.end, word));
+    for (u32 word = first + tid; word <= last; word += THREADS) atomicAnd(w.mask + word, ~inside(s.begin, s.end, word));
     __syncthreads();
-    for (u32 i = tid; i < size; i += 256) mark(w, r.starts[i] >> 5, 1u << (r.starts[i] & 31));
+    for (u32 i = tid; i < size; i += THREADS) mark(w, r.starts[i] >> 5, 1u << (r.starts[i] & 31));
     return true;
 }
 
-__device__ inline void stretches_kernel(const Tables &t, const Work &w) {
-    __shared__ StretchSpace space;
-    __shared__ u32 room;
+template <int THREADS> __device__ void encode_stretches(const Tables &t, const Work &w, StretchSpace<THREADS> &space) {
     for (u32 k = blockIdx.x; k < w.request->stretches; k += gridDim.x) {
         LongPiece &p = w.longs[w.stretches[2 * k]];
-        const Stretch s = stretch_at(p, w.windows, w.stretches[2 * k + 1]);
-        if (!threadIdx.x) room = atomicAdd(&w.request->scratch, s.end - s.begin);
+        const u32 word = w.stretches[2 * k + 1], last = last_word(p);
+        if (!threadIdx.x) space.next = last;
         __syncthreads();
-        const u32 at = room;
+        for (u32 from = word + 1; from < last; from += THREADS) {
+            u32 own = from + threadIdx.x;
+            bool known = own < last && joined(p, w.windows, own).known;
+            if (known) atomicMin(&space.next, own);
+            if (__syncthreads_or(known)) break;
+        }
+        const Stretch s = stretch_at(p, w.windows, word, space.next);
+        if (!threadIdx.x) space.room = atomicAdd(&w.request->scratch, s.end - s.begin);
+        __syncthreads();
+        const u32 at = space.room;
         bool done = (u64)at + (s.end - s.begin) <= w.room && encode_stretch(t, w, space, s, at);
         if (!done && !threadIdx.x) {
             p.broken = 1;
@@ -182,12 +198,18 @@ __device__ inline void stretches_kernel(const Tables &t, const Work &w) {
     }
 }
 
-__device__ inline void wholes_kernel(const Tables &t, const Work &w) {
-    __shared__ StretchSpace space;
-    if (!w.request->broken) return;
-    for (u32 k = blockIdx.x; k < w.request->longs >> 32; k += gridDim.x) {
+// One block, once all stretches are done: pieces of which one did not fit.
+template <int THREADS> __device__ void encode_wholes(const Tables &t, const Work &w, StretchSpace<THREADS> &space) {
+    for (u32 k = 0; k < w.request->longs >> 32; k++) {
         const LongPiece p = w.longs[k];
         if (p.broken) encode_stretch(t, w, space, Stretch{p.begin, p.end, 0, 0}, p.begin);
         __syncthreads();
     }
+}
+
+template <int THREADS> __device__ void stretches_kernel(const Tables &t, const Work &w) {
+    __shared__ StretchSpace<THREADS> space;
+    if (!w.request->stretches) return;
+    encode_stretches(t, w, space);
+    if (last_block(&w.request->stretched) && *(volatile u32 *)&w.request->broken) encode_wholes(t, w, space);
 }

@@ -3,27 +3,32 @@
 #include "tables.cuh"
 
 HD u32 hash_pair(u32 left, u32 right, u32 bits) {
-    return (u32)(((u64)left * 0x9E3779B97F4A7C15ull ^ (u64)right * 0xD6E8FEB86659FD93ull) * 0xA0761D6478BD642Full >> (64 - bits));
+    u64 mixed = (u64)left * 0x9E3779B97F4A7C15ull ^ (u64)right * 0xD6E8FEB86659FD93ull;
+    return (u32)(mixed * 0xA0761D6478BD642Full >> (64 - bits)) & ~1u;
 }
 // The rank of a pair and the token that it makes; NONE where there is no such merge.
 HD u32 pair_rank(const Tables &t, u32 left, u32 right, u32 &product) {
-    for (u32 i = hash_pair(left, right, t.bits_pair);; i = (i + 1) & ((1u << t.bits_pair) - 1)) {
 #ifdef __CUDA_ARCH__
-        uint4 q = __ldg((const uint4 *)(t.pairs + i));
-        if (q.x == left && q.y == right) {
-            product = q.w;
-            return q.z;
+    for (u32 i = hash_pair(left, right, t.bits_pair);; i = (i + 2) & ((1u << t.bits_pair) - 1)) {
+        // two slots are one sector of memory: both are read before either is looked at
+        uint4 a = __ldg((const uint4 *)(t.pairs + i)), b = __ldg((const uint4 *)(t.pairs + i + 1));
+        bool first = a.x == left && a.y == right;
+        if (first || (b.x == left && b.y == right)) {
+            product = first ? a.w : b.w;
+            return first ? a.z : b.z;
         }
-        if (q.z == NONE) return NONE;
+        if (a.z == NONE || b.z == NONE) return NONE;
+    }
 #else
+    for (u32 i = hash_pair(left, right, t.bits_pair);; i = (i + 1) & ((1u << t.bits_pair) - 1)) {
         const SlotPair &q = t.pairs[i];
         if (q.left == left && q.right == right && q.rank != NONE) {
             product = q.product;
             return q.rank;
         }
         if (q.rank == NONE) return NONE;
-#endif
     }
+#endif
 }
 
 // BPE of the bytes at x: the lowest rank first, of equals the leftmost. Ranks stay beside the tokens, so that a merge asks

@@ -91,11 +91,41 @@ __device__ inline void merge_shorts(const Tables &t, const Work &w, u32 warp, u3
         if (busy && !i) missed(w, miss, __popc(alive));
     }
 }
-// Latency: few misses, as many lanes as there are.
+// Tokens per tile -> where each tile's begin. One block of THREADS.
+template <int THREADS> __device__ void scan_tokens(const Work &w) {
+    __shared__ u32 sums[THREADS / 32], carry;
+    const int tid = threadIdx.x;
+    const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
+    if (!tid) carry = 0;
+    __syncthreads();
+    for (u32 base = 0; base < tiles; base += 8 * THREADS) {
+        u32 counts[8], sum = 0, from = base + tid * 8, total;
+        for (int k = 0; k < 8; k++) sum += counts[k] = from + k < tiles ? __ldcg(w.tokens + from + k) : 0;
+        u32 at = carry + warp_sum_before(sum, total);
+        if (!lane_id()) sums[tid >> 5] = total;
+        __syncthreads();
+        u32 all = 0;
+        for (int k = 0; k < THREADS / 32; k++) {
+            if (k < tid >> 5) at += sums[k];
+            all += sums[k];
+        }
+        for (int k = 0; k < 8; k++) {
+            if (from + k < tiles) w.offsets[from + k] = at;
+            at += counts[k];
+        }
+        __syncthreads();
+        if (!tid) carry += all;
+        __syncthreads();
+    }
+    if (!tid) w.request->total = carry;
+}
+
+// Latency: few misses, as many lanes as there are. The last block sums up.
 __device__ inline void merge_kernel(const Tables &t, const Work &w) {
     const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, warps = gridDim.x * blockDim.x >> 5, middles = warps / 4;
     if (warp < middles) merge_middles(t, w, warp, middles);
     else merge_shorts(t, w, warp - middles, warps - middles);
+    if (last_block(&w.request->merged)) scan_tokens<128>(w);
 }
 // Throughput: a thread for each short one.
 __device__ inline void merge_many_kernel(const Tables &t, const Work &w) {
@@ -112,35 +142,6 @@ __device__ inline void merge_many_kernel(const Tables &t, const Work &w) {
         for (int i = 0; i < n; i++) w.loose[miss.begin + i] = space[0][tid + i * 128];
         missed(w, miss, n);
     }
-}
-
-// Tokens per tile -> where each tile's begin. One block of 1024.
-__device__ inline void scan_kernel(const Work &w) {
-    __shared__ u32 sums[32], carry;
-    const int tid = threadIdx.x;
-    const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
-    if (!tid) carry = 0;
-    __syncthreads();
-    for (u32 base = 0; base < tiles; base += 8192) {
-        u32 counts[8], sum = 0, from = base + tid * 8, total;
-        for (int k = 0; k < 8; k++) sum += counts[k] = from + k < tiles ? w.tokens[from + k] : 0;
-        u32 before = warp_sum_before(sum, total);
-        if (!lane_id()) sums[tid >> 5] = total;
-        __syncthreads();
-        u32 all, up_to = tid < 32 ? warp_sum_before(sums[tid], all) : 0;
-        __syncthreads();
-        if (tid < 32) sums[tid] = up_to;
-        __syncthreads();
-        u32 at = carry + sums[tid >> 5] + before;
-        for (int k = 0; k < 8; k++) {
-            if (from + k < tiles) w.offsets[from + k] = at;
-            at += counts[k];
-        }
-        __syncthreads();
-        if (tid == 1023) carry = at;
-        __syncthreads();
-    }
-    if (!tid) w.request->total = carry;
 }
 
 __device__ inline void compact_kernel(const Work &w) {

@@ -54,7 +54,7 @@ template <class T> __device__ void maps_kernel(const Tables &t, const Work &w) {
 }
 
 template <class T> __device__ void groups_kernel(const Tables &t, const Work &w) {
-    const u32 tiles = w.request->n / T::BYTES + 1, tid = threadIdx.x;  // GROUP threads
+    const u32 tiles = w.request->n / T::BYTES + 1, tid = threadIdx.x;
     if (!w.request->deferred) return;
     for (u32 g = blockIdx.x; (g + 1) * GROUP <= tiles; g += gridDim.x) {
         u32 opaque = __syncthreads_and(w.exits[g * GROUP + tid].state == NONE);

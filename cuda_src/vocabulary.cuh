@@ -3,7 +3,7 @@
 #include "tables.cuh"
 
 HD u32 hash_8(u64 key, u32 length, u32 bits) {
-    return (u32)(((key ^ (u64)length * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull) >> (64 - bits));
+    return (u32)(((key ^ (u64)length * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull) >> (64 - bits)) & ~1u;
 }
 HD u32 hash_16(u64 low, u64 high, u32 length, u32 bits) {
     u64 mixed = low * 0x9E3779B97F4A7C15ull;
@@ -23,17 +23,20 @@ HD u64 hash_long(const u8 *x, u32 length) {
 HD u32 probe(const Tables &t, const u8 *x, u32 length) {
     if (length <= 8) {
         u64 key = first_bytes(load_8(x), length);
-        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 1) & ((1u << t.bits_8) - 1)) {
 #ifdef __CUDA_ARCH__
-            uint4 q = __ldg((const uint4 *)(t.slots_8 + i));
-            if (!q.w) return NONE;
-            if (((u64)q.y << 32 | q.x) == key && q.w == length) return q.z;
+        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 2) & ((1u << t.bits_8) - 1)) {
+            uint4 a = __ldg((const uint4 *)(t.slots_8 + i)), b = __ldg((const uint4 *)(t.slots_8 + i + 1));
+            if (((u64)a.y << 32 | a.x) == key && a.w == length) return a.z;
+            if (((u64)b.y << 32 | b.x) == key && b.w == length) return b.z;
+            if (!a.w || !b.w) return NONE;
+        }
 #else
+        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 1) & ((1u << t.bits_8) - 1)) {
             const Slot8 &q = t.slots_8[i];
             if (!q.length) return NONE;
             if (q.key == key && q.length == length) return q.id;
-#endif
         }
+#endif
     }
     if (length <= 16) {
         u64 low = load_8(x), high = first_bytes(load_8(x + 8), length - 8);

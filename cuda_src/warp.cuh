@@ -15,6 +15,18 @@ __device__ __forceinline__ u32 warp_sum_before(u32 x, u32 &total) {  // exclusiv
     return sum - x;
 }
 
+// Whether this block is the last one to come here: what the others have written is then seen. All threads call it.
+__device__ inline bool last_block(u32 *finished) {
+    __shared__ u32 before;
+    __threadfence();
+    __syncthreads();
+    if (!threadIdx.x) before = atomicAdd(finished, 1u);
+    __syncthreads();
+    bool last = before == gridDim.x - 1;
+    if (last) __threadfence();
+    return last;
+}
+
 // next_mark, 32 words at a time, and 32 tiles at a time where no piece begins.
 __device__ inline u32 warp_next_mark(const Marks &m, u32 word, u32 n) {
     const u32 words = (n + 31) / 32, tiles = ((words - 1) >> m.shift) + 1;
@@ -100,8 +112,7 @@ __device__ inline u64 warp_merge(const Tables &t, const u8 *x, int length, u32 &
         u32 left = __shfl_sync(ALL, before < 32 ? low : high, before & 31);
         u32 right = __shfl_sync(ALL, after < 32 ? low : high, after & 31);
         u32 rank = NONE, product = 0;  // lane 0: the pair that ends with the new token, lane 1: the one that begins with it
-        if (i == 0 && before >= 0) rank = pair_rank(t, left, made, product);
-        if (i == 1 && after >= 0) rank = pair_rank(t, made, right, product);
+        if (i == 0 ? before >= 0 : i == 1 && after >= 0) rank = pair_rank(t, i ? made : left, i ? right : made, product);
         u32 rank_before = __shfl_sync(ALL, rank, 0), product_before = __shfl_sync(ALL, product, 0);
         rank = __shfl_sync(ALL, rank, 1), product = __shfl_sync(ALL, product, 1);
         if (before >= 0 && i == (before & 31)) {

@@ -89,18 +89,16 @@ HD u32 token_end(const LongPiece &p, const u64 *windows, u32 begin) {
         if (bits >> k & 1) return begin + k;
     return window_end(p, word);
 }
-HD Stretch stretch_at(const LongPiece &p, const u64 *windows, u32 word) {
+// `next`: the first word behind it, before the last one, that is not open; the last one if there is none.
+HD Stretch stretch_at(const LongPiece &p, const u64 *windows, u32 word, u32 next) {
     Stretch s = {p.begin, p.end, 0, 0};
     if (word > first_word(p) + 1) {
         s.begin = joined(p, windows, word - 1).cut;
         s.head_end = token_end(p, windows, s.begin);
     }
-    for (u32 w = word + 1; w < last_word(p); w++) {
-        Joined j = joined(p, windows, w);
-        if (!j.known) continue;
-        s.tail_begin = j.cut;
-        s.end = token_end(p, windows, j.cut);
-        break;
+    if (next < last_word(p)) {
+        s.tail_begin = joined(p, windows, next).cut;
+        s.end = token_end(p, windows, s.tail_begin);
     }
     return s;
 }

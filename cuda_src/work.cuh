@@ -21,7 +21,8 @@ struct Request {  // copied with the text, so that counters are zero
     u32 scratch;      // tokens of room that stretches have taken
     u32 error;        // stretches that would take long (DIPS_LIMIT); pieces that nothing has encoded
     u32 total;        // tokens
-    u32 unused[5];
+    u32 stretched, merged;  // blocks that have finished
+    u32 unused[3];
 };
 static_assert(sizeof(Request) == 64, "buffers.py packs it");
 

@@ -27,7 +27,9 @@ REQUEST = np.dtype(
         ("scratch", "<u4"),
         ("error", "<u4"),
         ("total", "<u4"),
-        ("unused", "<u4", 5),
+        ("stretched", "<u4"),
+        ("merged", "<u4"),
+        ("unused", "<u4", 3),
     ]
 )
 """``struct Request``."""

@@ -14,6 +14,8 @@ U64 = npt.NDArray[np.uint64]
 _A = np.uint64(0x9E3779B97F4A7C15)
 _B = np.uint64(0xD6E8FEB86659FD93)
 _C = np.uint64(0xA0761D6478BD642F)
+_EVEN = np.uint64((1 << 64) - 2)
+"""Slots of 16 bytes: a key's home is the first of two that lie in one sector of the device's memory."""
 
 
 def slots_for(keys: int) -> int:
@@ -22,7 +24,7 @@ def slots_for(keys: int) -> int:
 
 
 def hash_8(key: U64, length: U64, bits: int) -> U64:
-    return ((key ^ length * _A) * _B) >> np.uint64(64 - bits)
+    return (((key ^ length * _A) * _B) >> np.uint64(64 - bits)) & _EVEN
 
 
 def hash_16(low: U64, high: U64, length: U64, bits: int) -> U64:
@@ -31,7 +33,7 @@ def hash_16(low: U64, high: U64, length: U64, bits: int) -> U64:
 
 
 def hash_pair(left: U64, right: U64, bits: int) -> U64:
-    return (((left * _A) ^ (right * _B)) * _C) >> np.uint64(64 - bits)
+    return ((((left * _A) ^ (right * _B)) * _C) >> np.uint64(64 - bits)) & _EVEN
 
 
 def hash_long(text: bytes) -> int:

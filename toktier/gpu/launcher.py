@@ -28,7 +28,8 @@ from toktier.gpu.tables import STRUCTURE_SIZE, Tables
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 
-SMALLEST_ROOM = 4096
+SINGLE = SMALLEST_ROOM = 4096
+"""Bytes of room up to which one block does the whole chain."""
 LARGE_FROM = 4 << 20
 """Bytes of room from which on throughput counts more than latency: other tiles, a thread for each short miss."""
 _SHAPED = ("tiles", "maps", "groups", "heads")
@@ -37,15 +38,15 @@ _PLAIN = (
     "windows",
     "joins",
     "stretches",
-    "wholes",
     "probe",
     "merge",
     "merge_many",
     "scan",
     "compact",
     "deliver",
+    "single",
 )
-_THREADS = {"find_longs": 256, "stretches": 256, "wholes": 256, "scan": 1024, "deliver": 256}
+_THREADS = {"find_longs": 256, "stretches": 256, "scan": 1024, "deliver": 256}
 
 
 class KernelFault(RuntimeError):
@@ -80,7 +81,7 @@ class Device:
                     own = {"tiles": shared[shape.name][0], "groups": 0}.get(name, shared[shape.name][1])
                     self._load(f"{name}_{shape.name}", int(own))
             for name in _PLAIN:
-                self._load(name, 0)
+                self._load(name, int(shared["small"][1]) if name == "single" else 0)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -129,7 +130,6 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
         "windows": min(words // 4 + 1, wide),
         "joins": min(words // 128 + 1, 2 * processors),
         "stretches": min(words // 2 + 1, 2 * processors),
-        "wholes": min(words // 2 + 1, processors),
         "probe": min(probe_tiles, wide),
         "merge": min(room // 64 + 1, wide),
         "merge_many": min(room // 256 + 4, wide),
@@ -137,10 +137,12 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
         "compact": min(probe_tiles, wide),
         "deliver": min(room // 4096 + 1, processors),
     }
-    merge = "merge" if room < LARGE_FROM else "merge_many"
-    names = ("tiles", "maps", "groups", "heads", "find_longs", "windows", "joins", "stretches", "wholes", "probe")
+    if room <= SINGLE:
+        return [Kernel("single", 1, 128)]
+    last = ("merge",) if room < LARGE_FROM else ("merge_many", "scan")
+    names = (*_SHAPED, "find_longs", "windows", "joins", "stretches", "probe", *last, "compact", "deliver")
     found = []
-    for name in (*names, merge, "scan", "compact", "deliver"):
+    for name in names:
         threads = {"groups": 64}.get(name, shape.threads) if name in _SHAPED else _THREADS.get(name, 128)
         found.append(Kernel(f"{name}_{shape.name}" if name in _SHAPED else name, blocks[name], threads))
     return found

@@ -69,6 +69,15 @@ def _literal_ids(folder: Path) -> npt.NDArray[np.uint32]:
     return np.array(sorted(engine.tokenizer.get_added_tokens_decoder()), np.uint32)
 
 
+@cache
+def _literals(folder: Path) -> list[str]:
+    engine = _reference(folder)
+    if isinstance(engine, TiktokenEngine):
+        return sorted(engine.ranks.special_tokens)
+    assert isinstance(engine, ReferenceEngine)
+    return sorted(token.content for token in engine.tokenizer.get_added_tokens_decoder().values() if token.content)
+
+
 def text_of(job: Job) -> str:
     """Seeded text of one of `STYLES`; worst cases no longer than 200,000 characters, which references can take."""
     style = random.Random(f"style {job.seed}").choice(STYLES)
@@ -124,12 +133,13 @@ def answer(job: Job) -> list[tuple[bytes, Ids]]:
     except CannotEncode:
         return []
     edges = np.cumsum([0, *counts.tolist()])
-    found = np.concatenate([[0], np.cumsum(np.isin(ids, _literal_ids(job.folder)))])
-    return [
-        (text.encode(), ids[a:b])
-        for text, a, b in zip(texts, edges, edges[1:], strict=False)
-        if text and found[a] == found[b]
-    ]
+    if job.size:  # a file may give a literal's ID to an ordinary token as well: few texts, so they are searched
+        kept = [text != "" and not any(literal in text for literal in _literals(job.folder)) for text in texts]
+    else:
+        found = np.concatenate([[0], np.cumsum(np.isin(ids, _literal_ids(job.folder)))])
+        kept = [text != "" and found[a] == found[b] for text, a, b in zip(texts, edges, edges[1:], strict=False)]
+    rows = zip(texts, edges, edges[1:], kept, strict=False)
+    return [(text.encode(), ids[a:b]) for text, a, b, keep in rows if keep]
 
 
 @cache
