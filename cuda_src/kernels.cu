@@ -32,31 +32,3 @@ extern "C" __global__ void __launch_bounds__(128) tt_merge_many(Tables t, Work w
 extern "C" __global__ void __launch_bounds__(1024) tt_scan(Tables t, Work w) { scan_tokens<1024>(w); }
 extern "C" __global__ void __launch_bounds__(128) tt_compact(Tables t, Work w) { compact_kernel(w); }
 extern "C" __global__ void __launch_bounds__(256) tt_deliver(Tables t, Work w) { deliver_kernel(w); }
-
-// The whole chain by one block, for texts so short that launches would be most of the time. No such text has GROUP tiles.
-extern "C" __global__ void __launch_bounds__(128) tt_single(Tables t, Work w) {
-    tiles_kernel<Small>(t, w);
-    __syncthreads();
-    maps_kernel<Small>(t, w);
-    __syncthreads();
-    heads_kernel<Small>(t, w);
-    __syncthreads();
-    find_longs_kernel(t, w);
-    __syncthreads();
-    windows_kernel(t, w);
-    __syncthreads();
-    joins_kernel(w);
-    __syncthreads();
-    stretches_kernel<128>(t, w);
-    __syncthreads();
-    probe_kernel(t, w);
-    __syncthreads();
-    merge_middles(t, w, threadIdx.x >> 5, 4);
-    merge_shorts(t, w, threadIdx.x >> 5, 4);
-    __syncthreads();
-    scan_tokens<128>(w);
-    __syncthreads();
-    compact_kernel(w);
-    __syncthreads();
-    deliver_kernel(w);
-}

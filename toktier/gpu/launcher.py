@@ -28,8 +28,7 @@ from toktier.gpu.tables import STRUCTURE_SIZE, Tables
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 
-SINGLE = SMALLEST_ROOM = 4096
-"""Bytes of room up to which one block does the whole chain."""
+SMALLEST_ROOM = 4096
 LARGE_FROM = 4 << 20
 """Bytes of room from which on throughput counts more than latency: other tiles, a thread for each short miss."""
 _SHAPED = ("tiles", "maps", "groups", "heads")
@@ -44,7 +43,6 @@ _PLAIN = (
     "scan",
     "compact",
     "deliver",
-    "single",
 )
 _THREADS = {"find_longs": 256, "stretches": 256, "scan": 1024, "deliver": 256}
 
@@ -81,7 +79,7 @@ class Device:
                     own = {"tiles": shared[shape.name][0], "groups": 0}.get(name, shared[shape.name][1])
                     self._load(f"{name}_{shape.name}", int(own))
             for name in _PLAIN:
-                self._load(name, int(shared["small"][1]) if name == "single" else 0)
+                self._load(name, 0)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -137,8 +135,6 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
         "compact": min(probe_tiles, wide),
         "deliver": min(room // 4096 + 1, processors),
     }
-    if room <= SINGLE:
-        return [Kernel("single", 1, 128)]
     last = ("merge",) if room < LARGE_FROM else ("merge_many", "scan")
     names = (*_SHAPED, "find_longs", "windows", "joins", "stretches", "probe", *last, "compact", "deliver")
     found = []
