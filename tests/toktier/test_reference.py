@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, pre_tokenizers
 
 from tests.support.tokenizer_files import small_spec
-from toktier.engines.reference import ReferenceEngine
+from toktier.engines.reference import ReferenceEngine, _memoryless
 from toktier.errors import CannotEncode, InvalidText
 
 TEXTS = ["", "one", "two words\n", "<|im_start|>user\n12 <|im_end|>", "e\u0301 中文 \0 😀"]
@@ -98,14 +102,40 @@ def test_decoding_is_the_inverse(engine: ReferenceEngine) -> None:
     assert engine.decode(np.array([99_999_999], np.uint32)) == ""
 
 
-def test_no_word_is_remembered_from_one_call_to_the_next(engine: ReferenceEngine) -> None:
-    for model in (models.BPE(), models.Unigram()):
-        assert callable(model._clear_cache), "where does this version remember words?"
-    forgotten = []
-    watched = ReferenceEngine(engine.tokenizer)
-    watched._forget = lambda: forgotten.append(True)
-    watched.encode("one")
-    watched.encode_batch(TEXTS)
-    with pytest.raises(InvalidText):
-        watched.encode("\ud800")
-    assert len(forgotten) == 3
+@pytest.mark.parametrize(("kind", "asked"), [(models.BPE, ["_resize_cache"]), (models.Unigram, 2 * ["_clear_cache"])])
+def test_no_word_is_remembered_from_one_call_to_the_next(kind: type[Any], asked: list[str]) -> None:
+    model = create_autospec(kind, instance=True)  # fails where this version has other names for it
+    forget = _memoryless(model)
+    forget()
+    forget()
+    assert [name for name, *_ in model.method_calls] == asked
+    assert all(call.args in ((), (0,)) for call in model.method_calls)
+
+
+def test_words_that_never_come_again_leave_no_memory_behind() -> None:
+    """Under `_clear_cache` each of these batches left 0.5 MB."""
+    script = """
+import random, string
+from tokenizers import Tokenizer, models, pre_tokenizers
+from toktier.engines.reference import ReferenceEngine
+
+letters = string.ascii_lowercase
+pairs = [(a, b) for a in letters for b in letters]
+vocab = {word: i for i, word in enumerate([*letters, *map("".join, pairs)])}
+tokenizer = Tokenizer(models.BPE(vocab, pairs))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+engine = ReferenceEngine(tokenizer)
+rng = random.Random(1)
+
+def kib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4
+
+for number in range(150):
+    engine.encode(" ".join("".join(rng.choices(letters, k=9)) for _ in range(1000)))
+    if number == 49:
+        before = kib()
+print(kib() - before)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 10_000

@@ -3,8 +3,8 @@
 Invariants:
 
 - This is T. Every other engine is judged by it; nothing here may change an ID.
-- Nothing of one text is left for the next call: the library remembers the words that it has merged, and how fast a text
-  is encoded would tell one tenant what words another has sent. Calls that overlap in time can share them.
+- Nothing of one text is left for the next call: the library would remember the words that it has merged, and how fast a
+  text is encoded would tell one tenant what words another has sent (`_memoryless`).
 - Truncation and padding are off on the instance, whatever its file says.
 - `encode_batch_fast` is the only entry used: it releases the GIL (``encode`` does not) and skips the offsets.
 - A text that the library gives up on (a character that it has no token for, a pattern that backtracks too far) or
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ class ReferenceEngine:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer = tokenizer
-        # BPE and Unigram remember words; the models that do not have no such method.
-        self._forget: Callable[[], None] = getattr(tokenizer.model, "_clear_cache", lambda: None)
+        self._forget = _memoryless(tokenizer.model)
 
     def encode(self, text: str) -> Ids:
         """T(text), shape ``(n,)``. Raises `InvalidText` on a lone surrogate, and `CannotEncode`."""
@@ -109,6 +108,19 @@ class ReferenceEngine:
         if not is_failure(error):
             raise error
         return CannotEncode(f"{self.name} {self.version}", type(error).__name__)
+
+
+def _memoryless(model: Any) -> Callable[[], None]:
+    """Makes ``model`` remember no words; what is returned is to be called after each use, for what that does not reach.
+
+    BPE is told to remember none: told to forget them it only stops looking at them, and every thread of the library
+    keeps them until it ends (0.23.3). Unigram never goes without, but does forget. Other models remember nothing.
+    """
+    if isinstance(model, tokenizers.models.BPE):
+        model._resize_cache(0)
+        return lambda: None
+    forget: Callable[[], None] = getattr(model, "_clear_cache", lambda: None)
+    return forget
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
