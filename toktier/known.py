@@ -12,6 +12,8 @@ Invariants
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,8 +160,13 @@ def _key(base: Any, place: int, sample: bytes) -> bytes:
     return bytes(out.digest())
 
 
-def weigh(*values: object) -> int:
-    """About the bytes that plain data holds, each object once."""
+def settle(*values: object) -> int:
+    """Prepares plain data for a long stay; about the bytes that it holds, each object once.
+
+    Its containers are taken out of the cyclic collector's lists: JSON has no cycles, nobody changes it (see above), and
+    each pass over all objects, which nothing else in the process can run beside, would look at all of every session's.
+    They are freed with their last reference, like any others.
+    """
     seen: set[int] = set()
     size = 0
     pending: list[object] = list(values)
@@ -174,4 +181,12 @@ def weigh(*values: object) -> int:
             pending += value.values()
         elif type(value) is list:
             pending += value
+        else:
+            continue
+        if gc.is_tracked(value):
+            _untrack(value)
     return size
+
+
+_untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+_untrack.argtypes, _untrack.restype = [ctypes.py_object], None

@@ -22,7 +22,7 @@ from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.folding import Folded, Rendered, Unfoldable
 from toktier.ids import Ids
-from toktier.known import Known, Made, Run, Source, gaps, known_of, taken_over, weigh
+from toktier.known import Known, Made, Run, Source, gaps, known_of, settle, taken_over
 from toktier.postprocessor import SpecialTokens
 from toktier.prepared import Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
@@ -312,7 +312,7 @@ class ModelTier:
             digests=wanted.messages if aligned else (),
             chain=wanted.chain,
             marks=marks if aligned else b"",
-            sizes=taken_over(runs, len(wire), sizes, lambda place: weigh(wire[place], messages[place])),
+            sizes=taken_over(runs, len(wire), sizes, lambda place: settle(wire[place], messages[place])),
             traits=traits,
             developer=request.by_wire is not None,
             wire_tools=body.get("tools"),

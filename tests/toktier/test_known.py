@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import sys
+import weakref
 
-from toktier.known import FIRST_KEY, Run, gaps, keys_of, taken_over, weigh
+from toktier.known import FIRST_KEY, Run, gaps, keys_of, settle, taken_over
 
 
 def test_runs_are_taken_over_and_the_rest_is_made() -> None:
@@ -45,6 +48,24 @@ def test_keys_tell_tenants_apart_and_bodies_that_begin_alike() -> None:
 
 def test_weight_counts_each_object_once() -> None:
     text = "x" * 1000
-    assert weigh(text) == weigh(text, text) == sys.getsizeof(text)
-    assert weigh({"a": [text, text]}) == sys.getsizeof(text) + sys.getsizeof([1, 2]) + sys.getsizeof({"a": 1}) + 50
-    assert weigh({"a": None, "b": True}) > 0
+    assert settle(text) == settle(text, text) == sys.getsizeof(text)
+    assert settle({"a": [text, text]}) == sys.getsizeof(text) + sys.getsizeof([1, 2]) + sys.getsizeof({"a": 1}) + 50
+    assert settle({"a": None, "b": True}) > 0
+
+
+def test_the_collector_does_not_look_at_what_is_kept() -> None:
+    class Mark(str):
+        __slots__ = ("__weakref__",)
+
+    value = json.loads('{"a": [{"b": {"c": [1, "x"]}}, []], "d": {"e": {}}}')
+    mark = Mark("m")
+    gone = weakref.ref(mark)
+    value["a"].append(mark)
+    del mark
+    settle(value)
+    inner = [value, value["a"], value["a"][0], value["a"][0]["b"], value["d"]]
+    assert not any(map(gc.is_tracked, inner))
+    gc.collect()
+    assert json.dumps(value) == '{"a": [{"b": {"c": [1, "x"]}}, [], "m"], "d": {"e": {}}}'
+    del value, inner
+    assert gone() is None
