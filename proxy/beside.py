@@ -150,8 +150,7 @@ class _Reading:
             at = reader.skip(end)
             _expect(text, at, ",")
         self.read += begins
-        size = len(text) if text.isascii() else -1
-        places = in_bytes(text, {at, begins, *(place for one in found for place in one[1:])}, size)
+        places = in_bytes(self.raw[: start + _HEAD], {at, begins, *(place for one in found for place in one[1:])})
         return [Member(n, places[a], places[b]) for n, a, b in found], value, places[at], places[begins] + 1
 
     # the list

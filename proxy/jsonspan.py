@@ -153,7 +153,8 @@ def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = Non
     """
     deadline = None if within_s is None else time.perf_counter() + within_s
     text = _decode(raw)
-    reader = JsonReader(text, limits, deadline)
+    weight = weight_of(raw, limits)
+    reader = JsonReader(text, limits, deadline, few=weight <= limits.values)
     i = reader.skip(1 if text.startswith(_BOM) else 0)
     if not text.startswith("{", i):
         _end(text, reader.skip(reader.value(i)[1]))
@@ -186,27 +187,28 @@ def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = Non
     if not known or not all(type(one) is dict for one in value[MESSAGES]):
         array, inner = (0, 0), []
     outer = [place for member in members for place in (member.start, member.end)]
-    at = in_bytes(text, {*outer, *inner, *array}, len(raw))
+    all_places = {*outer, *inner, *array}
+    at = {place: place for place in all_places} if len(text) == len(raw) else in_bytes(raw, all_places)
     listed = None
     if array[1]:
         both = np.array([at[place] for place in inner], np.int64).reshape(-1, 2)
         listed = Listed(at[array[0]] + 1, at[array[1]] - 1, both[:, 0].copy(), both[:, 1].copy())
     told = tuple(Member(one.name, at[one.start], at[one.end]) for one in members)
-    return Parsed(raw, value, told, limits, weight_of(raw, limits), listed, len(raw))
+    return Parsed(raw, value, told, limits, weight, listed, len(raw))
 
 
-def in_bytes(text: str, places: Collection[int], size: int) -> dict[int, int]:
-    """For each of some places in ``text`` the place in its UTF-8 form, which has ``size`` bytes."""
-    if size == len(text):
-        return {place: place for place in places}
-    out: dict[int, int] = {}
-    at = total = 0
-    for place in sorted(places):
-        for start in range(at, place, _DECODE):
-            total += len(text[start : min(start + _DECODE, place)].encode())
-        at = place
-        out[place] = total
-    return out
+def in_bytes(raw: bytes, places: Collection[int]) -> dict[int, int]:
+    """For each of some places in the text, counted in characters, the place in its UTF-8 form ``raw``."""
+    wanted = np.array(sorted(places), np.int64)
+    found = np.full(len(wanted), len(raw), np.int64)  # where the end is wanted
+    before = 0
+    for start in range(0, len(raw), _DECODE):
+        piece = np.frombuffer(raw, np.uint8, min(_DECODE, len(raw) - start), start)
+        first = np.flatnonzero((piece & 0xC0) != 0x80)  # of each character
+        low, high = wanted.searchsorted((before, before + len(first)))
+        found[low:high] = start + first[wanted[low:high] - before]
+        before += len(first)
+    return dict(zip(wanted.tolist(), found.tolist(), strict=True))
 
 
 def weight_of(raw: bytes, limits: JsonLimits) -> int:
@@ -219,8 +221,10 @@ def weight_of(raw: bytes, limits: JsonLimits) -> int:
         return most
     weight = 1
     for start in range(0, len(raw), _DECODE):
-        piece = raw[start : start + _DECODE]
-        weight += piece.count(b",") + piece.count(b":") + CONTAINER * (piece.count(b"[") + piece.count(b"{"))
+        piece = np.frombuffer(raw, np.uint8, min(_DECODE, len(raw) - start), start)
+        weight += int(np.count_nonzero(piece == ord(",")) + np.count_nonzero(piece == ord(":")))
+        # a brace is a bracket and one bit more
+        weight += CONTAINER * int(np.count_nonzero((piece & 0xDF) == ord("[")))
     return weight
 
 

@@ -79,12 +79,13 @@ def loads(text: str, limits: JsonLimits) -> Any:
 class JsonReader:
     """Reads values out of ``text``. ``deadline``: a time of `time.perf_counter` after which it raises `TakesLong`."""
 
-    def __init__(self, text: str, limits: JsonLimits, deadline: float | None = None) -> None:
+    def __init__(self, text: str, limits: JsonLimits, deadline: float | None = None, *, few: bool = False) -> None:
+        """``few``: the caller knows that there are no more values than the limit allows."""
         self._text = text
         self._size = len(text)
         self._limits = limits
         self._left = limits.values
-        self._few = CONTAINER * self._size < limits.values
+        self._few = few or CONTAINER * self._size < limits.values
         self._deadline = deadline
 
     def value(self, at: int, depth: int = 1, *, long: bool = False) -> tuple[Any, int]:
