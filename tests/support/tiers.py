@@ -35,7 +35,7 @@ def maker() -> Callable[..., ModelTier]:
         quarantine: Quarantine | None = None,
     ) -> ModelTier:
         used = own if template is None else ChatTemplate({"default": template})
-        sessions = store or SessionStore(10**9)
+        sessions = SessionStore(10**9) if store is None else store
         rules, settings = VllmProfile(), ProfileSettings()
         return ModelTier("m", tokenizer, used, rules, settings, sessions, vocab_size, special, quarantine)
 

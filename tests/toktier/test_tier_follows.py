@@ -284,12 +284,21 @@ def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Calla
     parsed = ingest.beside()
     assert parsed is not None
     assert parsed.shared
-    parsed.value["messages"][1]["content"] = "wrong"
+    source = ingest.source(parsed)
+    assert source is not None
+    assert source.before is not None
+    assert source.before.made is not None
+    parsed.value["messages"][1]["content"] = source.before.made.messages[1]["content"] = "wrong"
     tier.store.clear()
-    prepared = tier.prepare("t", parsed.value, source=ingest.source(parsed))
+    prepared = tier.prepare("t", parsed.value, source=source)
     feed._check(prepared, body(*messages))
     assert not tier.store.sources(ingest._keys)
-    assert not tier.store._bodies or len(tier.store) == 0
+    # a body that was looked for before is not kept either: what it may have been read beside is not asked
+    ingest = Ingest(written(body(*talk(7))), LIMITS, tier.store, "t")
+    known = len(tier.store)
+    tier.store.clear()
+    feed._check(tier.prepare("t", ingest.whole().value, source=ingest.source(ingest.whole())), body(*talk(7)))
+    assert (len(tier.store), known) == (0, 1)
 
 
 def test_bodies_are_found_by_their_own_tenant_only_and_go_with_their_session(make: Callable[..., ModelTier]) -> None:
