@@ -70,6 +70,23 @@ def test_a_slope_is_that_of_the_line() -> None:
     assert slope([]) == slope([(1, 1)]) == slope([(1, 1), (1, 3)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("rss", "held", "grown"),
+    [
+        ([0, 10, 20, 32, 43, 54], [0, 10, 20, 30, 40, 50], 2),
+        ([50, 50, 50, 50, 60, 70], [50, 50, 50, 40, 30, 0], 20),  # sessions went, and the allocator kept their place
+        ([0, 0, 0, 0, 12, 24], [0, 0, 0, 0, 0, 0], 24),
+    ],
+)
+def test_growth_is_what_sessions_never_held(rss: list[int], held: list[int], grown: int) -> None:
+    looks = [
+        Seen(float(at), size, threads=1, fds=1, sockets=1, children=1, held=own)
+        for at, (size, own) in enumerate(zip(rss, held, strict=True))
+    ]
+    assert verdict.growth(looks) == pytest.approx(grown)
+    assert verdict.growth(looks[:1]) == 0.0
+
+
 def test_lines_are_read_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"n":1}\n{"n":2}\n{"n"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tools.soak.clients import Sent
 from tools.soak.engines import Down, Upstream
@@ -36,11 +37,13 @@ class Ends:
 
 def growth(looks: Sequence[Seen]) -> float:
     """Bytes by which the memory besides that of sessions grew over the second half of the looks, by the straight line
-    through them."""
-    half = list(looks)[len(looks) // 2 :]
+    through them. What sessions have held once stays with the allocator, so it is the most up to each look that counts.
+    """
+    most = accumulate((one.held for one in looks), max)
+    half = [(one.at, one.rss - held) for one, held in zip(looks, most, strict=True)][len(looks) // 2 :]
     if len(half) < 2:
         return 0.0
-    return slope([(one.at, one.rss - one.held) for one in half]) * (half[-1].at - half[0].at)
+    return slope(half) * (half[-1][0] - half[0][0])
 
 
 def provoked(begin: float, end: float, downs: Sequence[Down]) -> bool:
