@@ -40,7 +40,8 @@ def growth(looks: Sequence[Seen]) -> float:
     through them. What sessions have held once stays with the allocator, so it is the most up to each look that counts.
     """
     most = accumulate((one.held for one in looks), max)
-    half = [(one.at, one.rss - held) for one, held in zip(looks, most, strict=True)][len(looks) // 2 :]
+    beside = [(one.at, float(one.rss - held)) for one, held in zip(looks, most, strict=True)]
+    half = beside[len(beside) // 2 :]
     if len(half) < 2:
         return 0.0
     return slope(half) * (half[-1][0] - half[0][0])
