@@ -146,7 +146,7 @@ class ModelTier:
             text = self._rendered(lease, request, known, wait)
             rendered = time.perf_counter_ns()
             path = lease.path(text.chars)
-            made = self._repaired(lease, text, around, wait) if self._trusts(path) else None
+            made = self._repaired(lease, text, around) if self._trusts(path) else None
             marks = self._marks(wanted, lease, known)
             if made is not None:
                 kept = self._to_keep(source, body, request, wanted, marks, lease, text, known)
@@ -203,28 +203,38 @@ class ModelTier:
             within_s = AT_ONCE_S
             if len(request.messages) > AT_ONCE_MESSAGES and not _is_short(lease, request, known):
                 raise TakesLong("the template")
-        if any(self._level(path) is not None for path in lease.paths()):
-            return _whole_text(self.template.render(request, within_s), FullRender.QUARANTINED)
-        if isinstance(self._folded, Unfoldable):
-            return _whole_text(self.template.render(request, within_s), FullRender.UNFOLDABLE)
+        trusted = all(self._level(path) is None for path in lease.paths())
+        if not trusted or isinstance(self._folded, Unfoldable):
+            text = self.template.render(request, within_s)
+            if not wait and len(text) > AT_ONCE_CHARS:
+                raise TakesLong("the encoder")
+            return _whole_text(text, FullRender.UNFOLDABLE if trusted else FullRender.QUARANTINED)
         memory = lease.memory
         fold = memory.state(self._folded)
         kept = fold.kept
         lead = None
         if known is not None and kept is not None and kept[0] is known.made.messages and request.by_wire is None:
             lead = known.lead
+        before = None if wait else fold.clone()
         synced, memory.synced = memory.synced, False
-        made: Rendered = fold.render(request, lead, within_s)
-        why = None if kept is not None else FullRender.NOTHING_KEPT
-        if made.fell_back is not None:
-            why = FullRender(made.fell_back.value)
-        first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
-        return _Text(common, "".join(made.chunks.since(first)), made.chars, why, made.fell_back is None)
+        try:
+            made: Rendered = fold.render(request, lead, within_s)
+            why = None if kept is not None else FullRender.NOTHING_KEPT
+            if made.fell_back is not None:
+                why = FullRender(made.fell_back.value)
+            first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
+            tail = "".join(made.chunks.since(first))
+            if before is not None and lease.rope.reach(common) + len(tail) > AT_ONCE_CHARS:
+                raise TakesLong("the encoder")
+        except TakesLong:
+            # Whoever comes back and waits goes on from where the session was.
+            if before is not None:
+                memory.fold, memory.synced = before, synced
+            raise
+        return _Text(common, tail, made.chars, why, made.fell_back is None)
 
-    def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None, wait: bool) -> _Made:
+    def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None) -> _Made:
         rope, memory = lease.rope, lease.memory
-        if not wait and rope.reach(text.common) + len(text.tail) > AT_ONCE_CHARS:
-            raise TakesLong("the encoder")
         before = len(rope.ids)
         written, memory.written, memory.synced = memory.written, None, False
         try:

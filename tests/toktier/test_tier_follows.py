@@ -237,6 +237,26 @@ def test_a_caller_that_does_not_wait_is_right_later(make: Callable[..., ModelTie
         messages += [say("assistant", "a"), say("user", "q")]
 
 
+@pytest.mark.parametrize(("limit", "value"), [("AT_ONCE_S", 0.0), ("AT_ONCE_CHARS", 0)])
+def test_what_took_long_goes_on_from_where_the_session_was(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    feed = Feed(make())
+    messages = talk(8)
+    feed.ask(body(*messages))
+    for k in range(3):
+        messages += [say("assistant", f"a{k}"), say("user", f"q{k}")]
+        with monkeypatch.context() as patch:
+            patch.setattr(f"toktier.tier.{limit}", value)
+            with pytest.raises(TakesLong):
+                feed.ask(body(*messages), wait=False)
+        grown = feed.ask(body(*messages))
+        assert (grown.path, grown.full_render) == (Path.APPEND, None)
+        assert grown.common > len(grown.text) - 1500
+    messages += [say("assistant", "a"), say("tool", "b")]
+    assert feed.ask(body(*messages), wait=False).full_render is None
+
+
 def test_in_quarantine_nothing_that_was_kept_is_used(
     make: Callable[..., ModelTier], tmp_path: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
