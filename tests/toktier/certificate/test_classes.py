@@ -53,12 +53,15 @@ def test_equals_what_split_matches(text: str, probe: Probe) -> None:
     "text", [r"\p{L}", r"\s", "(?i:s)", r"[^\s\p{L}\p{N}]", r"\S", ".", "(?m:.)", r"[\r\n]", "\\x{0}"]
 )
 def test_equals_what_replace_takes_out_one_by_one(text: str) -> None:
-    """The normalizer, one match at a time; `matched` takes out runs, through the decoder."""
-    every = all_code_points()
-    rest = normalizers.Replace(Regex(text), "").normalize_str(every)
+    """The normalizer, one match at a time; `matched` takes out runs, through the decoder.
+
+    Over all code points of the planes that have characters, and one in 101 of the others, which are alike.
+    """
+    points = "".join(c for c in all_code_points() if ord(c) < 0x34000 or ord(c) >> 12 == 0xE0 or ord(c) % 101 == 0)
+    rest = normalizers.Replace(Regex(text), "").normalize_str(points)
     mask = np.zeros(CODE_POINTS, np.bool_)
-    mask[[ord(c) for c in set(every) - set(rest)]] = True
-    assert np.array_equal(matched(text, every), mask)
+    mask[[ord(c) for c in set(points) - set(rest)]] = True
+    assert np.array_equal(matched(text, points), mask)
 
 
 def test_case_is_the_engines(probe: Probe) -> None:
