@@ -8,7 +8,7 @@
 namespace {
 
 struct Counts {  // what a text has exercised
-    u32 deferred, opaque, groups, longs, uniform, windows, open, stretches, broken, shorts, middles, rounds, dips;
+    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, stretches, broken, shorts, middles, rounds, dips;
 };
 
 struct Text {
@@ -23,7 +23,7 @@ struct Text {
 };
 
 struct Starts {
-    std::vector<u32> mask, any;
+    std::vector<u32> mask, any, cuts;
     std::vector<u64> late;
     Marks marks;
 };
@@ -83,7 +83,8 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
     delete chunks;
     u32 shift = 0;
     while ((1u << shift) < T::BYTES / 32) shift++;
-    out.marks = Marks{out.mask.data(), out.late.data(), out.any.data(), shift};
+    out.cuts.assign(out.mask.size(), 0);
+    out.marks = Marks{out.mask.data(), out.late.data(), out.any.data(), out.cuts.data(), shift};
 }
 
 void starts(const Tables &t, int shape, const u8 *text, u32 n, Starts &out, Counts &counts) {
@@ -178,7 +179,8 @@ void cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &co
         u32 begin;
         if (!begins_long(m, word, n, begin)) continue;
         u32 end = next_mark(m, word + 1, n);
-        if (end - begin <= t.longest && probe(t, text + begin, end - begin) != NONE) continue;
+        u32 id = end - begin <= t.longest ? probe(t, text + begin, end - begin) : NONE;
+        if (id != NONE && !(id & PIECES_ONLY && is_part(m, begin, end, n))) continue;
         longs.push_back(LongPiece{begin, end, windows, 0});
         windows += window_count(longs.back());
     }
@@ -230,6 +232,11 @@ u32 tt_encode(const Tables *t, int shape, const u8 *x, u32 n, u32 *out, Counts *
     Text text(x, n);
     Starts s;
     starts(*t, shape, text.at, n, s, *counts);
+    for (u32 word = 0; word * 32ull < n; word++) {
+        for (u32 at = word * 32; at < n && at < word * 32 + 32; at++)
+            if (cut_before(*t, text.at, at)) s.cuts[word] |= 1u << (at & 31);
+        counts->cuts += count(s.cuts[word]);
+    }
     cut_long(*t, text.at, n, s.marks, *counts);
     u32 total = 0;
     for (u32 at = 0; at < n;) {
@@ -237,6 +244,11 @@ u32 tt_encode(const Tables *t, int shape, const u8 *x, u32 n, u32 *out, Counts *
         u32 end = left ? word * 32 + lowest(left) : next_mark(s.marks, word + 1, n);
         if (end > n) end = n;
         u32 id = probe(*t, text.at + at, end - at);
+        if (id != NONE && id & PIECES_ONLY) {
+            bool part = is_part(s.marks, at, end, n);
+            counts->parts += part;
+            id = part ? NONE : id & ~PIECES_ONLY;
+        }
         if (id != NONE) {
             out[total++] = id;
         } else if (end - at <= MIDDLE) {

@@ -22,6 +22,7 @@ extern "C" __device__ const u32 tt_sizes[8] = {
 SHAPED(small, Small, Small::THREADS)
 SHAPED(large, Large, Large::THREADS)
 
+extern "C" __global__ void __launch_bounds__(256) tt_cuts(Tables t, Work w) { cuts_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(256) tt_find_longs(Tables t, Work w) { find_longs_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_windows(Tables t, Work w) { windows_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_joins(Tables t, Work w) { joins_kernel(w); }

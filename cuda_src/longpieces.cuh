@@ -2,6 +2,24 @@
 #pragma once
 #include "warp.cuh"
 
+// A warp looks at four words at a time; most have nothing but ASCII.
+__device__ inline void cuts_kernel(const Tables &t, const Work &w) {
+    const u32 n = w.request->n, words = (n + 31) / 32, warps = gridDim.x * blockDim.x >> 5;
+    for (u32 first = 4 * ((blockIdx.x * blockDim.x + threadIdx.x) >> 5); first < words; first += 4 * warps) {
+        u32 at = first * 32 + 4 * lane_id(), high = at < n ? *(const u32 *)(w.text + at) & 0x80808080u : 0, bits = 0;
+        if (__any_sync(ALL, high)) {
+            for (u32 k = 0; k < 4; k++) {
+                u32 own = (first + k) * 32 + lane_id();
+                u32 found = __ballot_sync(ALL, own < n && cut_before(t, w.text, own));
+                if (lane_id() == (int)k) bits = found;
+            }
+        }
+        if (lane_id() >= 4 || first + lane_id() >= words) continue;
+        w.cuts[first + lane_id()] = bits;
+        if (bits) w.any[(first + lane_id()) >> w.shift] = 1;
+    }
+}
+
 __device__ inline void find_longs_kernel(const Tables &t, const Work &w) {
     const u32 n = w.request->n, words = (n + 31) / 32;
     const Marks m = marks_of(w);
@@ -13,7 +31,8 @@ __device__ inline void find_longs_kernel(const Tables &t, const Work &w) {
             int who = __ffs(left) - 1;
             u32 end = warp_next_mark(m, base + who + 1, n);
             if (lane_id() != who) continue;
-            if (end - begin <= t.longest && probe(t, w.text + begin, end - begin) != NONE) continue;
+            u32 id = end - begin <= t.longest ? probe(t, w.text + begin, end - begin) : NONE;
+            if (id != NONE && !(id & PIECES_ONLY && is_part(m, begin, end, n))) continue;
             LongPiece p = {begin, end, 0, 0};
             u64 before = atomic_add64(&w.request->longs, 1ull << 32 | window_count(p));
             p.first = (u32)before;

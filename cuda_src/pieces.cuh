@@ -46,6 +46,7 @@ __device__ inline void probe_kernel(const Tables &t, const Work &w) {
                 at = list[i];
                 length = (i + 1 < pieces ? list[i + 1] : behind) - at;
                 u32 id = probe(t, w.text + begin + at, length);
+                if (id != NONE && id & PIECES_ONLY) id = is_part(m, begin + at, begin + at + length, n) ? NONE : id & ~PIECES_ONLY;
                 miss = id == NONE;
                 if (miss && length > MIDDLE) {
                     atomicAdd(&w.request->error, 1u);

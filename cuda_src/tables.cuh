@@ -4,6 +4,7 @@
 
 constexpr u32 MOVES_LIMIT = 1024, SYNC_LIMIT = 2560, STATES_LIMIT = 64;
 constexpr u32 BREAK_BYTE = 0xff, BREAK_ID = 0x3fffffff;
+constexpr u32 PIECES_ONLY = 1u << 30;  // in the ID of a slot: BPE of the token's text is not the token
 
 struct Slot8 {  // pieces of 1 to 8 bytes; length 0: free
     u64 key;
@@ -32,12 +33,14 @@ struct Tables {
     const SlotLong *slots_long;
     const u8 *long_text;
     const SlotPair *pairs;
-    const u32 *of_byte;  // [256]: token of a byte
+    const u32 *of_byte;      // [256]: token of a byte
+    const u64 *adjacent;     // pairs of characters that some token has side by side: first << 21 | second; 0: free
+    const u32 *adjacent_bytes;  // bits, [64 last bytes][64 first ones]: where some token has a part of a character
     // A row has an entry per class; then one for bytes that continue a character, one for the break.
     u32 classes, stride, states, moves_size, sync_size;
-    u32 bits_8, bits_16, bits_long, longest, bits_pair;
+    u32 bits_8, bits_16, bits_long, longest, bits_pair, bits_adjacent, unused;
 };
-static_assert(sizeof(Tables) == 11 * 8 + 10 * 4, "tables.py packs it without padding");
+static_assert(sizeof(Tables) == 13 * 8 + 12 * 4, "tables.py packs it without padding");
 static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) == 32 && sizeof(SlotPair) == 16, "");
 
 HD u32 continuation_class(const Tables &t) { return t.classes; }

@@ -1,5 +1,6 @@
 // What one request works on. toktier/gpu/buffers.py lays it out.
 #pragma once
+#include "cuts.cuh"
 #include "rounds.cuh"
 #include "statemap.cuh"
 
@@ -32,6 +33,7 @@ struct Work {
     u32 *mask;
     u64 *late;
     u32 *any;
+    u32 *cuts;
     Exit *exits;
     u32 *deferred;  // tile numbers
     u32 *heads;     // per tile
@@ -52,6 +54,6 @@ struct Work {
     u32 shift;         // log2 of the mask words of a tile of the pre-tokenizer
     u32 room;          // bytes of text that the buffers are made for
 };
-static_assert(sizeof(Work) == 25 * 8 + 8, "buffers.py packs it without padding");
+static_assert(sizeof(Work) == 26 * 8 + 8, "buffers.py packs it without padding");
 
-HD Marks marks_of(const Work &w) { return Marks{w.mask, w.late, w.any, w.shift}; }
+HD Marks marks_of(const Work &w) { return Marks{w.mask, w.late, w.any, w.cuts, w.shift}; }

@@ -29,7 +29,6 @@ FAMILIES = (
     "deepseek_v4",
     "tekken",
     "gpt2_tiktoken",
-    "qwen_tiktoken",
 )
 """DeepSeek V3 splits as V4 does, o200k as gpt-oss. ``tools.kernels.check`` takes all."""
 

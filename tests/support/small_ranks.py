@@ -26,10 +26,10 @@ def plain_bpe(text: bytes, single: dict[bytes, int], merges: dict[Pair, tuple[in
         parts[k : k + 2] = [product]
 
 
-def random_ranks(rng: random.Random, size: int) -> dict[bytes, int]:
-    """Tokens over a, b, c, each made of two earlier ones: so what a trainer may have written."""
+def random_ranks(rng: random.Random, size: int, letters: bytes = b"abc") -> dict[bytes, int]:
+    """Tokens over ``letters``, each made of two earlier ones: so what a trainer may have written."""
     ranks = dict(BYTE_RANKS)
-    parts = [b"a", b"b", b"c"]
+    parts = [bytes([byte]) for byte in letters]
     while len(ranks) < 256 + size:
         token = rng.choice(parts) + rng.choice(parts)
         if token not in ranks:

@@ -1,4 +1,5 @@
-"""Open-addressing tables, filled here and probed by the kernels (``cuda_src/vocabulary.cuh``, ``pairs.cuh``).
+"""Open-addressing tables, filled here and probed by the kernels (``cuda_src/vocabulary.cuh``, ``pairs.cuh``,
+``cuts.cuh``).
 
 Each function of 64 bits below is the one of the same name there, over arrays. Slots are a power of two, at most half
 of them taken; a key lies at its home slot or at the next free one behind it.
@@ -34,6 +35,10 @@ def hash_16(low: U64, high: U64, length: U64, bits: int) -> U64:
 
 def hash_pair(left: U64, right: U64, bits: int) -> U64:
     return ((((left * _A) ^ (right * _B)) * _C) >> np.uint64(64 - bits)) & _EVEN
+
+
+def hash_key(key: U64, bits: int) -> U64:
+    return (key * _A) >> np.uint64(64 - bits)
 
 
 def hash_long(text: bytes) -> int:

@@ -33,6 +33,7 @@ LARGE_FROM = 4 << 20
 """Bytes of room from which on throughput counts more than latency: other tiles, a thread for each short miss."""
 _SHAPED = ("tiles", "maps", "groups", "heads")
 _PLAIN = (
+    "cuts",
     "find_longs",
     "windows",
     "joins",
@@ -44,7 +45,7 @@ _PLAIN = (
     "compact",
     "deliver",
 )
-_THREADS = {"find_longs": 256, "stretches": 256, "scan": 1024, "deliver": 256}
+_THREADS = {"cuts": 256, "find_longs": 256, "stretches": 256, "scan": 1024, "deliver": 256}
 
 
 class KernelFault(RuntimeError):
@@ -124,6 +125,7 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
         "maps": min(tiles, 2 * processors),
         "groups": min(tiles // 64 + 1, processors),
         "heads": min(tiles, 2 * processors),
+        "cuts": min(words // 32 + 1, 8 * processors),
         "find_longs": min(words // 256 + 1, 8 * processors),
         "windows": min(words // 4 + 1, wide),
         "joins": min(words // 128 + 1, 2 * processors),
@@ -136,7 +138,7 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
         "deliver": min(room // 4096 + 1, processors),
     }
     last = ("merge",) if room < LARGE_FROM else ("merge_many", "scan")
-    names = (*_SHAPED, "find_longs", "windows", "joins", "stretches", "probe", *last, "compact", "deliver")
+    names = (*_SHAPED, "cuts", "find_longs", "windows", "joins", "stretches", "probe", *last, "compact", "deliver")
     found = []
     for name in names:
         threads = {"groups": 64}.get(name, shape.threads) if name in _SHAPED else _THREADS.get(name, 128)

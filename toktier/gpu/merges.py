@@ -17,6 +17,9 @@ Lemma C. A token t is ever made by one pair only, the last merge of BPE(t's own 
 For: when a merge makes t, the text of t has been merged by itself up to there, as in lemma A. So the other rules whose
 product is t may be left out of the table: one that is never made is never the lowest of all either.
 
+Lemma D. Where no token has two characters side by side, a piece may be cut between them: see `adjacency`. A part of a
+piece is not a piece, so what an engine takes for a token without merging counts for it only if BPE gives it too.
+
 Batches. If the rule that makes a token ranks before every rule, of those left, that uses it, then its merge makes no
 pair of its own rank or below. So all occurrences of the lowest pair may be merged at once, from the left. A rule for
 which that fails is a *dip*: Llama 3.1 has 81. Its occurrences are merged one after the other, each followed by what it

@@ -26,6 +26,7 @@ from toktier.certificate.stages import stages
 from toktier.errors import Refusal
 from toktier.files import TokenizerFiles
 from toktier.gpu import store
+from toktier.gpu.adjacency import adjacency
 from toktier.gpu.splits import Splits, splits_of
 from toktier.gpu.vocabulary import Vocabulary, pair_table, piece_tables, vocabulary_of_ranks, vocabulary_of_spec
 from toktier.rank_files import Ranks
@@ -43,6 +44,8 @@ ARRAYS = (
     "long_text",
     "pairs",
     "of_byte",
+    "adjacent",
+    "adjacent_bytes",
 )
 """In the order of the pointers in ``struct Tables``."""
 NUMBERS = (
@@ -56,8 +59,17 @@ NUMBERS = (
     "bits_long",
     "longest",
     "bits_pair",
+    "bits_adjacent",
+    "unused",
 )
 """In the order of the 32-bit numbers behind them."""
+_HASHED = (
+    ("8", "slots_8"),
+    ("16", "slots_16"),
+    ("long", "slots_long"),
+    ("pair", "pairs"),
+    ("adjacent", "adjacent"),
+)
 _STRUCT = struct.Struct(f"<{len(ARRAYS)}Q{len(NUMBERS)}I")
 ALIGNMENT = 256
 
@@ -130,7 +142,7 @@ def _of_ranks(ranks: Ranks, cache_dir: Path | None) -> _Parts:
 
 
 def _parts(splits: Splits, vocabulary: Vocabulary) -> _Parts:
-    arrays = splits.arrays() | piece_tables(vocabulary.pieces)
+    arrays = splits.arrays() | piece_tables(vocabulary.pieces) | adjacency(vocabulary.texts)
     arrays |= {"pairs": pair_table(vocabulary.rules), "of_byte": vocabulary.rules.of_byte}
     numbers = {
         "classes": splits.classes,
@@ -139,7 +151,8 @@ def _parts(splits: Splits, vocabulary: Vocabulary) -> _Parts:
         "moves_size": arrays["moves"].size,
         "sync_size": arrays["sync"].size,
         "longest": max(len(text) for text, _ in vocabulary.pieces),
+        "unused": 0,
     }
-    for name, array in (("8", "slots_8"), ("16", "slots_16"), ("long", "slots_long"), ("pair", "pairs")):
+    for name, array in _HASHED:
         numbers[f"bits_{name}"] = len(arrays[array]).bit_length() - 1
     return arrays, numbers

@@ -34,20 +34,24 @@ BREAK_BYTE = 0xFF
 BREAK_ID = 0x3FFFFFFF
 """What the kernels give for it; no token has it."""
 LONGEST_TOKEN = 4096
+PIECES_ONLY = 1 << 30
+"""In the ID of a slot: the token stands for a piece, but not for a part of one, since no merges make it."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """``pieces``: the tokens that stand for a whole piece."""
+    """``pieces``: the tokens that stand for a whole piece, with `PIECES_ONLY` where BPE of their text is another.
+    ``texts``: of all tokens."""
 
     pieces: list[tuple[bytes, int]]
     rules: Rules
+    texts: list[bytes]
 
 
 def vocabulary_of_ranks(ranks: Ranks) -> Vocabulary:
     """Of a rank file. Raises `Refusal`."""
     tokens = list(ranks.mergeable.items())
-    return Vocabulary(tokens, rules(tokens, rank_merges(ranks.mergeable)))
+    return _vocabulary(tokens, rules(tokens, rank_merges(ranks.mergeable)), True)
 
 
 def vocabulary_of_spec(model: Mapping[str, Any]) -> Vocabulary:
@@ -65,9 +69,17 @@ def vocabulary_of_spec(model: Mapping[str, Any]) -> Vocabulary:
         if text and min(text) >= 0:  # others are no sequence of bytes, so no piece and no merge of pieces
             tokens.append((bytes(text), number))
     found = rules(tokens, file_merges(model["merges"], vocab))
-    if model.get("ignore_merges"):
-        return Vocabulary(tokens, found)
-    return Vocabulary([t for t, whole in zip(tokens, found.whole.tolist(), strict=True) if whole], found)
+    return _vocabulary(tokens, found, bool(model.get("ignore_merges")))
+
+
+def _vocabulary(tokens: list[tuple[bytes, int]], found: Rules, always: bool) -> Vocabulary:
+    """``always``: whether the engine takes a token for a piece whatever its merges are."""
+    pieces = [
+        (text, number if whole else number | PIECES_ONLY)
+        for (text, number), whole in zip(tokens, found.whole.tolist(), strict=True)
+        if whole or always
+    ]
+    return Vocabulary(pieces, found, [text for text, _ in tokens])
 
 
 def byte_alphabet() -> dict[str, int]:

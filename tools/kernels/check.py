@@ -27,7 +27,7 @@ from toktier.engines.reference import ReferenceEngine
 from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.errors import CannotEncode
 from toktier.gpu import fatbin
-from toktier.gpu.launcher import Device, Encoder
+from toktier.gpu.launcher import Device, Encoder, KernelFault
 from toktier.gpu.tables import Tables, tables_of
 from toktier.ids import Ids
 from toktier.reference_of import reference_of
@@ -174,10 +174,16 @@ def compare(encoder: Encoder, answers: list[tuple[bytes, Ids]], told: Told) -> N
     """One text goes alone, several in one launch."""
     if not answers:
         return
-    if len(answers) == 1:
-        got, counts = encoder.encode(answers[0][0]), None
-    else:
-        got, counts = encoder.encode_batch([segment for segment, _ in answers])
+    counts = None
+    try:
+        if len(answers) == 1:
+            got = encoder.encode(answers[0][0])
+        else:
+            got, counts = encoder.encode_batch([segment for segment, _ in answers])
+    except KernelFault as fault:
+        told.differences += 1
+        told.first = told.first or str(fault)
+        return
     want = np.concatenate([ids for _, ids in answers])
     told.bytes += sum(len(segment) for segment, _ in answers)
     told.strings += len(answers) if counts is not None else 0

@@ -26,6 +26,8 @@ COUNTS = (
     "deferred",
     "opaque",
     "groups",
+    "cuts",
+    "parts",
     "longs",
     "uniform",
     "windows",
