@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import subprocess
@@ -12,36 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from rich.console import Console
 
-from proxy.embedded import EmbeddedEngine
+from tools.demo import __main__ as demo
 from tools.demo import report
-from tools.demo.script import make_script
-from tools.demo.session import Agent, Turn, play
-
-RUN_S = 420
-
-
-@pytest.mark.slow
-async def test_the_session_holds_what_agents_do() -> None:
-    """Played straight against the engine, which takes everything as text."""
-    async with (
-        EmbeddedEngine(script=make_script(1)) as engine,
-        openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="unused", max_retries=0) as client,
-    ):
-        turns = [turn async for turn in play(Agent(client, engine.model, 1))]
-        verdicts = list(engine.verdicts)
-    assert len(turns) == len(verdicts) >= 30
-    assert sum(turn.eligible for turn in turns) >= 25
-    kinds = {turn.what for turn in turns}
-    assert {"tool result, streamed", "long tool result", "old output pruned", "compaction", "image"} <= kinds
-    assert {"fork: title generator", "fork: memory agent", "tools changed", "new user turn"} <= kinds
-    assert [turn.bypass for turn in turns].count(True) == 1
-    assert [turn.attempt for turn in turns].count(1) == 1
-    assert any(verdict.stream for verdict in verdicts)
-    assert max(verdict.tokens for verdict in verdicts) > 50_000
+from tools.demo.session import Turn
 
 
 def made(
@@ -99,13 +76,34 @@ def test_too_few_repaired_turns_fail_the_run() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_succeeds() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "tools.demo"], capture_output=True, text=True, timeout=RUN_S, check=False
-    )
-    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
-    assert "eligible turns" in result.stdout
-    assert "NO" not in result.stdout
+def test_the_command_succeeds_and_its_session_holds_what_agents_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns: list[Turn] = []
+    play_session = demo.session
+
+    async def kept(*arguments: Any) -> list[Turn]:
+        turns.extend(await play_session(*arguments))
+        return turns
+
+    monkeypatch.setattr(demo, "session", kept)
+    monkeypatch.setattr(logging.getLogger("toktier.simulator"), "handlers", [])
+    code = demo.run()
+    shown = capsys.readouterr()
+    assert code == 0, shown.out[-4000:] + shown.err[-2000:]
+    assert "eligible turns" in shown.out
+    assert "NO" not in shown.out
+
+    verdicts = [turn.verdict for turn in turns if turn.verdict is not None]
+    assert len(turns) == len(verdicts) >= 30
+    assert sum(turn.eligible for turn in turns) >= 25
+    kinds = {turn.what for turn in turns}
+    assert {"tool result, streamed", "long tool result", "old output pruned", "compaction", "image"} <= kinds
+    assert {"fork: title generator", "fork: memory agent", "tools changed", "new user turn"} <= kinds
+    assert [turn.bypass for turn in turns].count(True) == 1
+    assert [turn.attempt for turn in turns].count(1) == 1
+    assert any(verdict["stream"] for verdict in verdicts)
+    assert max(verdict["tokens"] for verdict in verdicts) > 50_000
 
 
 def children(parent: int) -> set[int]:
