@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test campaign soak fuzz test-engine test-agent lint bench kernels clean
+.PHONY: demo test campaign soak fuzz fuzz-openapi test-engine test-agent lint bench kernels clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) (once; about a minute) =="
@@ -41,6 +41,14 @@ FUZZ_INPUTS ?= 4000
 fuzz: $(STAMP)
 	$(BIN)/python -m tools.fuzz --inputs $(FUZZ_INPUTS) --json var/fuzz.json
 
+# What docs/openapi.json describes, and what it does not, sent by schemathesis (in an environment of its own).
+OPENAPI_EXAMPLES ?= 20
+OPENAPI_VENV := .venv-openapi
+fuzz-openapi: $(STAMP)
+	@test -x $(OPENAPI_VENV)/bin/st || $(PYTHON) -m venv $(OPENAPI_VENV)
+	@$(OPENAPI_VENV)/bin/python -m pip install --disable-pip-version-check -q 'schemathesis>=4.32,<5'
+	$(BIN)/python -m tools.fuzz.described $(OPENAPI_VENV)/bin/st --examples $(OPENAPI_EXAMPLES)
+
 test-engine: $(STAMP)
 	TOKTIER_TEST_ENGINE=1 $(BIN)/python -m pytest tests/engine -m engine
 
@@ -55,4 +63,4 @@ bench: $(STAMP)
 	$(BIN)/python -m tools.bench repair --json var/bench-repair.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis var toktier/gpu/kernels
+	rm -rf $(VENV) $(OPENAPI_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis var toktier/gpu/kernels

@@ -122,7 +122,7 @@ class Engine:
             return _plain({"error": {"message": "no such route", "code": 404}}, 404)
         try:
             return self._model(path, headers, orjson.loads(raw))
-        except TokTierError as error:
+        except (TokTierError, ValueError, TypeError, AttributeError, KeyError) as error:  # a body of no known shape
             return _plain({"error": {"message": type(error).__name__, "code": 400}}, 400)
 
     def _model(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[int, str, list[bytes]]:
@@ -191,16 +191,17 @@ class _Connection(asyncio.Protocol):
         del self._buffer[:stop]
         method, target, _ = first.split(" ")
         self._task = asyncio.get_running_loop().create_task(
-            self._write(self._engine.answer(method, target.partition("?")[0], headers, raw))
+            self._write(method, self._engine.answer(method, target.partition("?")[0], headers, raw))
         )
         self._task.add_done_callback(self._written)
 
-    async def _write(self, reply: tuple[int, str, list[bytes]]) -> None:
+    async def _write(self, method: str, reply: tuple[int, str, list[bytes]]) -> None:
         status, content_type, pieces = reply
         head = f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\n"
         if content_type != _EVENTS:
             await asyncio.sleep(self._engine.delay_s)
-            self._transport.write(f"{head}Content-Length: {len(pieces[0])}\r\n\r\n".encode() + pieces[0])
+            body = b"" if method == "HEAD" else pieces[0]
+            self._transport.write(f"{head}Content-Length: {len(pieces[0])}\r\n\r\n".encode() + body)
             return
         self._transport.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         for piece in pieces:

@@ -147,6 +147,10 @@ class Served:
         ):
             return response.status, await response.text()
 
+    def said(self) -> str:
+        """What it wrote to standard error by now."""
+        return self._said.read_text(encoding="utf-8", errors="replace")
+
     @property
     def _said(self) -> Path:
         return self.folder / "stderr"
@@ -162,7 +166,7 @@ class Served:
                 status, answer = await self.ask("/ready")
                 if status == 200 and not json.loads(answer).get("degraded"):
                     return
-        said = self._said.read_text(encoding="utf-8", errors="replace")[-2000:]
+        said = self.said()[-2000:]
         raise ProxyFailed(f"the proxy did not become ready; it said: {said or answer}")
 
     def _listening(self, known: int) -> bool:

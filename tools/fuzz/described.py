@@ -1,0 +1,67 @@
+"""The command ``python -m tools.fuzz.described``: schemathesis sends what `docs/openapi.json` describes, and what not.
+
+Finds replies of 500 and above, a process that ended or wrote to standard error, and errors in its log. Exit code 0:
+none; 1: some. schemathesis is a program of an environment of its own (``make fuzz-openapi``): nothing else needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.traffic import Engine, Served, config, reference_ids
+
+DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
+PHASES = "coverage,fuzzing"
+
+
+async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
+    """What was found, in words. Raises OSError where ``program`` cannot be started."""
+    async with Engine(reference_ids()) as engine, Served(config(engine.url)) as served:
+        options = {
+            "--url": served.url,
+            "--checks": "not_a_server_error",
+            "--phases": PHASES,
+            "--max-examples": str(examples),
+            "--seed": str(seed),
+        }
+        process = await asyncio.create_subprocess_exec(
+            str(program), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair), "--no-color"
+        )
+        code = await process.wait()
+        return list(_findings(code, served))
+
+
+def _findings(code: int, served: Served) -> Iterator[str]:
+    if code:
+        yield f"schemathesis ended with {code}"
+    if served.process.returncode is not None:
+        yield f"the proxy ended with {served.process.returncode}"
+    statuses = [line["status"] or 0 for line in served.events("request")]
+    if not statuses:
+        yield "no request arrived"
+    if failed := sum(status >= 500 for status in statuses):
+        yield f"{failed} of {len(statuses)} requests were answered with 500 or above"
+    if errors := sorted({line["event"] for line in served.events() if line["level"] in ("error", "critical")}):
+        yield f"errors in the log: {', '.join(errors)}"
+    # Its first line says where it listens.
+    if more := served.said().splitlines()[1:]:
+        yield f"on standard error: {' '.join(more)[:500]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz.described", description=__doc__)
+    parser.add_argument("program", type=Path, help="schemathesis's own command, st")
+    parser.add_argument("--examples", type=int, default=20, help="random requests for each operation")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    found = asyncio.run(fuzz(args.program, args.examples, args.seed))
+    print("\n".join(found) or "findings: none")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
