@@ -29,8 +29,10 @@ async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
             "--seed": str(seed),
         }
         process = await asyncio.create_subprocess_exec(
-            str(program), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair), "--no-color"
-        )
+            str(program.absolute()), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair),
+            "--no-color",
+            cwd=served.folder,  # it keeps what it found beside itself
+        )  # fmt: skip
         code = await process.wait()
         return list(_findings(code, served))
 
