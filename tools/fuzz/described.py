@@ -19,7 +19,7 @@ PHASES = "coverage,fuzzing"
 
 
 async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
-    """What was found, in words. Raises OSError where ``program`` cannot be started."""
+    """What was found, in words. Raises OSError where ``program`` cannot be started; it is an absolute path."""
     async with Engine(reference_ids()) as engine, Served(config(engine.url)) as served:
         options = {
             "--url": served.url,
@@ -29,7 +29,7 @@ async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
             "--seed": str(seed),
         }
         process = await asyncio.create_subprocess_exec(
-            str(program.absolute()), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair),
+            str(program), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair),
             "--no-color",
             cwd=served.folder,  # it keeps what it found beside itself
         )  # fmt: skip
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=20, help="random requests for each operation")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    found = asyncio.run(fuzz(args.program, args.examples, args.seed))
+    found = asyncio.run(fuzz(args.program.absolute(), args.examples, args.seed))
     print("\n".join(found) or "findings: none")
     return int(bool(found))
 
