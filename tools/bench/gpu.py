@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ from tools.kernels.check import tables_of_folder
 SIZES = (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 ROUNDS = 200
 FRESH = 24
+FRESH_LONG = 4
+"""Texts of more than a million characters."""
 BULK = ("mixed", "code", "prose", "CJK")
 
 
@@ -55,8 +58,7 @@ def run(
         encoder = Encoder(device, tables_of_folder(folder), room_limit=max(64 << 20, 2 * bulk))
         with device.current():
             for size in sizes:
-                texts = [corpus(1000 + k, size).encode() for k in range(FRESH)]
-                rows += _requests(encoder, folder.name, size, texts, rounds)
+                rows += _requests(encoder, folder.name, size, _texts(size), rounds)
             for kind in BULK if bulk else ():
                 text = _long(kind, bulk)
                 bucket = _staged(encoder, text)
@@ -95,7 +97,7 @@ def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds
             "list",
             name,
             size,
-            _times(lambda: encoder.encode_view(texts[0]).tolist(), min(rounds, 50)),
+            _times(lambda: encoder.encode_view(texts[0]).tolist(), min(rounds, 50 if size <= 1_000_000 else 10)),
         )
     )
     _stage(bucket, texts[0])
@@ -170,6 +172,12 @@ def stages_of(encoder: Encoder, bucket: Bucket, size: int, name: str, text: str,
     return [Stage(name, text, size, kernel, round(sorted(t)[len(t) // 2], 1)) for kernel, t in times.items()]
 
 
+@cache
+def _texts(size: int) -> list[bytes]:
+    return [corpus(1000 + k, size).encode() for k in range(FRESH if size <= 1_000_000 else FRESH_LONG)]
+
+
+@cache
 def _long(kind: str, size: int) -> bytes:
     """Distinct text up to 8 MB, then the same again."""
     part = corpus(77, 8_000_000) if kind == "mixed" else styled(kind, 77, 8_000_000)
