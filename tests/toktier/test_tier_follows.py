@@ -342,6 +342,24 @@ def test_bodies_are_found_by_their_own_tenant_only_and_go_with_their_session(mak
     assert tier.store.nbytes == 0
 
 
+def test_a_session_that_is_too_large_is_kept_without_what_only_saves_work(make: Callable[..., ModelTier]) -> None:
+    messages = talk(30)
+    tier = make()
+    Feed(tier).ask(body(*messages))
+    (session,) = tier.store._all
+    least = session.nbytes - session.memory.nbytes
+    assert least < tier.store.nbytes / 2
+    for budget, path in ((2 * least, Path.APPEND), (least // 2, Path.INIT)):
+        store = SessionStore(budget)
+        feed = Feed(make(store=store))
+        feed.ask(body(*messages))
+        assert store.nbytes <= budget
+        assert not store._bodies
+        grown = feed.ask(body(*messages, say("assistant", "a"), say("user", "q")))
+        assert (grown.path, grown.full_render, feed.beside) == (path, FullRender.NOTHING_KEPT, 0)
+        assert store.evictions["too_large"] == (0 if path is Path.APPEND else 2)
+
+
 def test_the_same_sessions_from_many_threads(make: Callable[..., ModelTier]) -> None:
     tier = make()
     base = talk(4)
