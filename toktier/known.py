@@ -161,7 +161,7 @@ def _key(base: Any, place: int, sample: bytes) -> bytes:
 
 
 def settle(*values: object) -> int:
-    """Prepares plain data for a long stay; about the bytes that it holds, each object once.
+    """Prepares plain data for a long stay; about the bytes that it holds, a long string once.
 
     Its containers are taken out of the cyclic collector's lists: JSON has no cycles, nobody changes it (see above), and
     each pass over all objects, which nothing else in the process can run beside, would look at all of every session's.
@@ -169,24 +169,31 @@ def settle(*values: object) -> int:
     """
     seen: set[int] = set()
     size = 0
-    pending: list[object] = list(values)
+    pending: list[Any] = list(values)
     while pending:
         value = pending.pop()
-        if id(value) in seen or value is None or value is True or value is False:
-            continue
-        seen.add(id(value))
-        size += sys.getsizeof(value)
-        if type(value) is dict:
-            pending += value
+        kind = type(value)
+        if kind is str:
+            if len(value) > _SHORT:
+                if id(value) in seen:
+                    continue
+                seen.add(id(value))
+            size += sys.getsizeof(value)
+        elif kind is dict:
+            size += sys.getsizeof(value) + _NAME * len(value)
             pending += value.values()
-        elif type(value) is list:
+            if gc.is_tracked(value):
+                _untrack(value)
+        elif kind is list:
+            size += sys.getsizeof(value)
             pending += value
-        else:
-            continue
-        if gc.is_tracked(value):
             _untrack(value)
     return size
 
 
+_SHORT = 64
+"""Strings up to this length are counted as often as they come."""
+_NAME = 54
+"""What the name of a member costs: a parser makes a new string of it for each object that it reads."""
 _untrack = ctypes.pythonapi.PyObject_GC_UnTrack
 _untrack.argtypes, _untrack.restype = [ctypes.py_object], None
