@@ -17,6 +17,7 @@ from tests.support.tiers import LONG, body, maker, say, tool
 from toktier.errors import CannotEncode, InvalidText, TakesLong, TemplateFailure, Unrenderable
 from toktier.folding import FoldState
 from toktier.postprocessor import SpecialTokens
+from toktier.profiles.sglang import SglangProfile
 from toktier.quarantine import Quarantine, Source
 from toktier.reasons import Cause, FullEncode, FullRender, Path
 from toktier.rope import Rope
@@ -64,6 +65,27 @@ def test_other_templates(make: Callable[..., ModelTier], source: str) -> None:
     else:
         assert feed.renders[None] > 25
         assert set(feed.renders) <= {None, "nothing_kept"}
+
+
+def test_the_other_engines_rules_follow_too(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    tier.profile = SglangProfile()
+    feed = Feed(tier)
+    session = Session("sglang", chars=9_000, turn_chars=200, features=frozenset({"tools", "parts", "reasoning"}))
+    refused = 0
+    for _ in range(60):
+        request = session.step().body
+        try:
+            tier.profile.normalise(request, tier.template, tier.settings)
+        except Unrenderable:
+            refused += 1
+            with pytest.raises(Unrenderable):
+                feed.ask(request)
+        else:
+            feed.ask(request)
+    assert refused < 10
+    assert feed.renders[None] > 35
+    assert feed.shared > feed.messages / 2
 
 
 def test_an_append_reads_renders_and_writes_what_is_new(make: Callable[..., ModelTier]) -> None:
