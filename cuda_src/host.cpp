@@ -72,10 +72,15 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
     for (u32 k : deferred) {
         const u32 begin = k * T::BYTES;
         each([&](int tid) { load_classes(*tile, t, text, n, begin, tid); });
-        each([&](int tid) { map_chunk(*chunks, *tile, t, tid, heads[k]); });
+        const int end = heads[k];
         Map m = entry_of(known, k, t.stride);
-        for (int c = 0; c * T::CHUNK < (int)heads[k]; c++) {
-            walk_head(*tile, t, m, n, begin, c, heads[k], out.mask.data(), out.any.data());
+        if (end <= SHORT_HEAD) {
+            walk_head(*tile, t, m, n, begin, 0, end, out.mask.data(), out.any.data());
+            continue;
+        }
+        each([&](int tid) { map_chunk(*chunks, *tile, t, tid, end); });
+        for (int c = 0; c * T::CHUNK < end; c++) {
+            walk_head(*tile, t, m, n, begin, c * T::CHUNK, std::min((c + 1) * T::CHUNK, end), out.mask.data(), out.any.data());
             m = then(m, chunk_map(*chunks, m.state, c, begin));
         }
     }

@@ -76,9 +76,14 @@ template <class T> __device__ void heads_kernel(const Tables &t, const Work &w) 
     __syncthreads();
     for (u32 d = blockIdx.x; d < deferred; d += gridDim.x) {
         u32 k = w.deferred[d], begin = k * T::BYTES;
-        int end = w.heads[k];
+        const int end = w.heads[k];
         load_classes(s, t, w.text, n, begin, tid);
         __syncthreads();
+        if (end <= SHORT_HEAD) {
+            if (!tid) walk_head(s, t, entry_of(known, k, t.stride), n, begin, 0, end, w.mask, w.any);
+            __syncthreads();
+            continue;
+        }
         map_chunk(chunks, s, t, tid, end);
         __syncthreads();
         if (!tid) {
@@ -89,7 +94,8 @@ template <class T> __device__ void heads_kernel(const Tables &t, const Work &w) 
             }
         }
         __syncthreads();
-        if (tid * T::CHUNK < end) walk_head(s, t, entries[tid], n, begin, tid, end, w.mask, w.any);
+        if (tid * T::CHUNK < end)
+            walk_head(s, t, entries[tid], n, begin, tid * T::CHUNK, min((tid + 1) * T::CHUNK, end), w.mask, w.any);
         __syncthreads();
     }
 }

@@ -81,10 +81,14 @@ HD Map entry_of(const Stretches &known, u32 tile, u32 stride) {
     return m;
 }
 
-// A chunk of a head, from its true state. Boundaries may lie anywhere before it. `any`: per tile, whether one begins there.
+// Bytes of a head that one thread walks in less time than all take for the maps of its chunks.
+constexpr int SHORT_HEAD = 192;
+
+// Bytes [from, to) of a head, from their true state. Boundaries may lie anywhere before them. `any`: per tile, whether one
+// begins there.
 template <class T>
-HD void walk_head(const T &s, const Tables &t, const Map &entry, long n, u32 begin, int chunk, int end, u32 *mask, u32 *any) {
-    const int from = T::LEFT + chunk * T::CHUNK, to = from + T::CHUNK < T::LEFT + end ? from + T::CHUNK : T::LEFT + end;
+HD void walk_head(const T &s, const Tables &t, const Map &entry, long n, u32 begin, int from, int to, u32 *mask, u32 *any) {
+    from += T::LEFT, to += T::LEFT;
     u32 state = entry.state * t.stride, r0 = entry.r0, r1 = entry.r1, r2 = entry.r2;
     auto emit = [&](u32 at) {
         if (at >= n) return;

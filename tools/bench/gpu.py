@@ -11,6 +11,7 @@ Cases: ``steady``, one text again and again; ``fresh``, another text each time; 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from toktier.gpu import fatbin
 from toktier.gpu.buffers import REQUEST
 from toktier.gpu.graph import capture
 from toktier.gpu.launcher import Bucket, Device, Encoder
+from toktier.gpu.vocabulary import BREAK_BYTE
 from tools.bench.records import Record, record
 from tools.bench.texts import corpus, styled
 from tools.kernels.check import tables_of_folder
@@ -32,6 +34,8 @@ ROUNDS = 200
 FRESH = 24
 FRESH_LONG = 4
 """Texts of more than a million characters."""
+SEQUENCES = (128, 256, 512, 1024)
+"""Bytes of a piece in the account that LLBPE publishes: merges alone, GPT-2's vocabulary."""
 BULK = ("mixed", "code", "prose", "CJK")
 
 
@@ -65,6 +69,10 @@ def run(
                 times = _device_times(encoder, bucket, len(text), 20)
                 rows.append(record("device", f"bulk {kind}", folder.name, len(text), times))
                 stages += stages_of(encoder, bucket, len(text), folder.name, kind)
+            for length in SEQUENCES if bulk else ():
+                text = _sequences(length, min(bulk, 32_000_000))
+                bucket = _staged(encoder, text)
+                stages += stages_of(encoder, bucket, len(text), folder.name, f"sequences of {length}")
             text = corpus(1000, 1_000_000).encode()
             stages += stages_of(encoder, _staged(encoder, text), len(text), folder.name, "mixed")
         encoder.close()
@@ -175,6 +183,14 @@ def stages_of(encoder: Encoder, bucket: Bucket, size: int, name: str, text: str,
 @cache
 def _texts(size: int) -> list[bytes]:
     return [corpus(1000 + k, size).encode() for k in range(FRESH if size <= 1_000_000 else FRESH_LONG)]
+
+
+@cache
+def _sequences(length: int, size: int) -> bytes:
+    """Words without spaces in sequences of ``length`` bytes, each a piece of its own, ``size`` bytes in all."""
+    words = re.sub("[^a-z]", "", styled("prose", 99, 3_000_000)).encode()
+    rows = [words[at : at + length] for at in range(0, len(words) - length, length)]
+    return bytes([BREAK_BYTE]).join(rows * (size // (len(rows) * (length + 1)) + 1))[:size]
 
 
 @cache
