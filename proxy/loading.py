@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,7 @@ class Loader:
         if parity.outcome is Outcome.DIFFERENT:
             raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
         loaded = assemble(name, model, tokenizer, store, parity, quarantine)
+        _set_aside()
         return self._with_more(name, model, server, store, loaded, quarantine)
 
     def _with_more(
@@ -117,6 +119,14 @@ class Loader:
         finally:
             with self._lock:
                 self._comparison = None
+
+
+def _set_aside() -> None:
+    """Take what there is now out of the cyclic collector's passes: beside them nothing else runs, the event loop
+    neither, and a tokenizer and its template are most of what a process holds. What is unused by now goes first."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _read(model: Model) -> sources.TokenizerFiles:

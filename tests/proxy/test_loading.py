@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import re
 import threading
@@ -103,6 +104,20 @@ def load(model: Model, cache: Path, loader: Loader | None = None) -> tuple[Loade
             got = error
     (line,) = (line for line in lines if line["event"] == "tokenizer_parity")
     return got, line
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_loaded_is_no_work_for_the_collector(tmp_path: Path) -> None:
+    gc.unfreeze()
+    try:
+        got, _ = load(Model(upstream="e", tokenizer="embedded"), tmp_path)
+        assert isinstance(got, Loaded)
+        assert isinstance(got.tier, ModelTier)
+        spec = got.tier.tokenizer.spec
+        assert gc.get_freeze_count() > 1000
+        assert not any(one is spec for one in gc.get_objects())
+    finally:
+        gc.unfreeze()
 
 
 @needs_transformers
