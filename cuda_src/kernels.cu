@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) tt_cuts(Tables t, Work w) { cu
 extern "C" __global__ void __launch_bounds__(256) tt_find_longs(Tables t, Work w) { find_longs_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_windows(Tables t, Work w) { windows_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_joins(Tables t, Work w) { joins_kernel(w); }
-extern "C" __global__ void __launch_bounds__(1024) tt_stretches(Tables t, Work w) { stretches_kernel<1024>(t, w); }
+extern "C" __global__ void __launch_bounds__(256) tt_stretches(Tables t, Work w) { stretches_kernel<256>(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_probe(Tables t, Work w) { probe_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_merge(Tables t, Work w) { merge_kernel(t, w); }
 extern "C" __global__ void __launch_bounds__(128) tt_merge_many(Tables t, Work w) { merge_many_kernel(t, w); }

@@ -45,7 +45,7 @@ _PLAIN = (
     "compact",
     "deliver",
 )
-_THREADS = {"cuts": 256, "find_longs": 256, "stretches": 1024, "scan": 1024, "deliver": 256}
+_THREADS = {"cuts": 256, "find_longs": 256, "stretches": 256, "scan": 1024, "deliver": 256}
 
 
 class KernelFault(RuntimeError):

@@ -35,7 +35,20 @@ from tools.bench.texts import corpus, styled, worst
 
 SIDECARS = {"gpt2_tiktoken": "r50k_base", "o200k_tiktoken": "o200k_base", "qwen_tiktoken": "qwen"}
 """For folders without a sidecar: the one of ``conf/tiktoken``."""
-STYLES = ("mixed", "mixed", "code", "prose", "logs", "CJK", "base64", "one letter", "spaces", "digits", "newlines")
+STYLES = (
+    "mixed",
+    "mixed",
+    "code",
+    "prose",
+    "logs",
+    "CJK",
+    "base64",
+    "one letter",
+    "spaces",
+    "digits",
+    "newlines",
+    "runs",
+)
 SIZES = (900, 5_000, 40_000, 200_000, 1_000_000, 3_000_000, 6_000_000)
 PER_JOB = 10_000
 _SEPARATOR = "\ue000"
@@ -80,12 +93,17 @@ def _literals(folder: Path) -> list[str]:
 
 def text_of(job: Job) -> str:
     """Seeded text of one of `STYLES`; worst cases no longer than 200,000 characters, which references can take."""
-    style = random.Random(f"style {job.seed}").choice(STYLES)
+    rng = random.Random(f"style {job.seed}")
+    style = rng.choice(STYLES)
     if style == "mixed":
         return corpus(job.seed, job.size)
     if style in ("code", "prose", "logs", "CJK"):
         return styled(style, job.seed, job.size)
-    return worst(style, job.seed, min(job.size, 200_000), "")
+    size = min(job.size, 200_000)
+    if style == "runs":  # runs of two or three characters in turn: what windows cannot join
+        part = "".join(char * rng.randint(1, 130) for char in rng.sample("=-*#/ \n\tab", rng.choice((2, 2, 3))))
+        return (part * (size // len(part) + 1))[:size]
+    return worst(style, job.seed, size, "")
 
 
 @cache
