@@ -115,7 +115,11 @@ def _engines(path: Path, cache_dir: Path) -> tuple[dict[str, Callable[[str], Any
     found: dict[str, Callable[[str], Any]] = {"toktier-proxy": rope, "hf-full": tokenizer.reference.encode}
     backend = getattr(tokenizer.reference, "tokenizer", None)
     if isinstance(backend, Tokenizer):
-        found["hf-encode"] = lambda text: backend.encode(text, add_special_tokens=False).ids
+        # As anyone has it: it remembers words, which TokTier's own does not. It may not from one run to the next.
+        plain = Tokenizer.from_str(backend.to_str())
+        forget = getattr(plain.model, "_clear_cache", lambda: None)
+        found["hf-encode"] = lambda text: (forget(), plain.encode(text, add_special_tokens=False).ids)[1]
+        found["hf-full"] = lambda text: (forget(), plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)[1]
     if isinstance(tokenizer.window, FastokensEngine):
         found["fastokens-full"] = tokenizer.window.encode
     for encode in found.values():
