@@ -6,7 +6,44 @@ from tests.support.folding import TALK, assistant, user
 from tests.support.folding_case import COUNTS, GROW, NS, Case, F, loop
 from toktier.folding import Fallback, Unfolds
 
+USERS = [[user(letter) for letter in letters] for letters in ("ab", "abcd", "abcde", "axcde")]
+ONCE = "{% set users = messages|selectattr('role', 'equalto', 'user') %}"
+FLAG = "{% set f = namespace(it=false) %}"
+FIRST = "{% for u in users %}{% if not f.it %}{% set f.it = true %}{{ u.content }}{% endif %}{% endfor %}"
+REST = "|{{ users|map(attribute='content')|join(',') }}"
+PLAIN = loop("{{ m.role }}")
+
 CASES = [
+    # loops that could stop, over what can be read a single time: the rest of it is not there for whoever reads on
+    Case("read to its end in an iteration", loop(FLAG + ONCE + FIRST + REST), USERS),
+    Case(
+        "read to its end in a block", PLAIN + FLAG + ONCE + "{% set x %}" + FIRST + "{% endset %}{{ x }}" + REST, USERS
+    ),
+    Case(
+        "read to its end in a filter",
+        PLAIN + FLAG + ONCE + "{% filter upper %}" + FIRST + "{% endfilter %}" + REST,
+        USERS,
+    ),
+    Case(
+        "read to its end in a macro",
+        FLAG + "{% macro g(users) %}" + FIRST + "{% endmacro %}" + PLAIN + ONCE + "{{ g(users) }}" + REST,
+        USERS,
+    ),
+    Case("batches", loop(FLAG + "{% set users = messages|batch(1) %}" + FIRST + "{{ users|list|length }}"), USERS),
+    Case(
+        "an error behind the end of a loop",
+        loop(
+            FLAG + "{% for n in messages|map(attribute='content')|map('first') %}"
+            "{% if not f.it %}{% set f.it = true %}{{ n }}{% endif %}{% endfor %}"
+        ),
+        [*USERS[:2], [*USERS[1], assistant(5)]],
+    ),
+    Case(
+        "all that match, not the first ones",
+        loop("{% for x in messages %}{% if x.role == m.role %}{{ x.content }}{% endif %}{% endfor %};"),
+        GROW,
+    ),
+    Case("a list may be left early", loop(FLAG + "{% set users = messages[1:] %}" + FIRST + REST), USERS),
     # names
     Case(
         "a name with an outer value",

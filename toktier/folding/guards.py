@@ -14,9 +14,13 @@ does). Take an iteration in which the guard is false.
 3. Nothing that is skipped could have raised. What is evaluated before the guard is *quiet* on the items of the
    request's own list ``messages``, which are plain data, or it is integer arithmetic whose operands have the same types
    in every iteration, so that it would have raised before. The guard itself has just been evaluated.
+4. Nobody else sees how far the loop came: what it runs over is a value that can be read again (`_Lists`), no iterator
+   such as ``messages|map(...)`` gives, in which a loop that stops leaves items to the next reader, and errors unraised.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from jinja2 import nodes
 
@@ -27,13 +31,56 @@ _KINDS = frozenset({"defined", "undefined", "none", "string", "mapping", "number
 
 def add_breaks(tree: nodes.Template, written: frozenset[str]) -> None:
     """Puts a ``break`` into every loop that qualifies. ``written``: names of written namespaces."""
-    messages = not any(name.name == "messages" and name.ctx != "load" for name in tree.find_all(nodes.Name))
+    lists = _Lists(tree)
     for loop in list(tree.find_all(nodes.For)):
-        guard = _guard(loop, written, messages)
+        guard = _guard(loop, written, lists.own("messages")) if lists.hold(loop.iter) else None
         if guard is not None:
             stop = nodes.If(nodes.Not(guard), [nodes.Break()], [], [])
             stop.set_lineno(loop.lineno)
             loop.body.insert(0, stop)
+
+
+class _Lists:
+    """Which expressions surely give something that can be read again and again (or nothing, or an error at once).
+
+    What a template is given is plain data. So a name does that to which nothing else is ever bound in the template.
+    """
+
+    def __init__(self, tree: nodes.Template) -> None:
+        bound = [name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"]
+        self._bound = Counter(bound)
+        self._values: dict[str, list[nodes.Node]] = {name: [] for name in bound}
+        for part in tree.find_all(nodes.Assign):
+            if isinstance(part.target, nodes.Name):
+                self._values[part.target.name].append(part.node)
+
+    def own(self, name: str) -> bool:
+        """Whether the name always means what the template was given."""
+        return not self._bound[name]
+
+    def hold(self, node: nodes.Node, asked: frozenset[str] = frozenset()) -> bool:
+        """``asked``: names whose values are being asked for."""
+        match node:
+            case nodes.Name():
+                return node.name != "loop" and (node.name in asked or self._holds(node.name, asked | {node.name}))
+            case nodes.Getitem(arg=nodes.Slice()):
+                return self.hold(node.node, asked)
+            case nodes.Call():
+                return is_name(node.node, "range") and self.own("range")
+            case nodes.Filter():
+                return node.name == "list"
+            case nodes.CondExpr():
+                return self.hold(node.expr1, asked) and (node.expr2 is None or self.hold(node.expr2, asked))
+            case nodes.Add():
+                return self.hold(node.left, asked) and self.hold(node.right, asked)
+            case nodes.List() | nodes.Tuple():
+                return True
+            case _:
+                return False
+
+    def _holds(self, name: str, asked: frozenset[str]) -> bool:
+        values = self._values.get(name, [])
+        return len(values) == self._bound[name] and all(self.hold(value, asked) for value in values)
 
 
 def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Expr | None:

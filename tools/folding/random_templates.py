@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import random
 
-_LISTS = ("messages", "messages", "tail", "tools")
+_LISTS = ("messages", "messages", "tail", "tools", "once")
+_ONCE = (
+    "messages|map(attribute='content')",
+    "messages|selectattr('role', 'equalto', 'user')",
+    "messages|rejectattr('content', 'none')",
+    "messages|batch(2)",
+    "messages",
+)
+"""What can be read a single time, most of it."""
 _ATTRIBUTES = ("ns.a", "ns.b", "ns.f", "other.a")
 
 
@@ -19,6 +27,7 @@ class RandomTemplate:
             "{% set ns = namespace(a=0, b='', f=false) %}{% set other = namespace(a=messages|length - 1) %}",
             self._choice(["{% set tail = messages[1:] %}", "{% set tail = messages %}", "{% set tail = tools %}"]),
             self._choice(["", "{% set x = t %}", "{% if t %}{% set x = 'X' %}{% endif %}"]),
+            f"{{% set once = {self._choice(_ONCE)} %}}",
             *(self._macro(name) for name in ("f", "g")),
         ]
         parts += [self._loop() for _ in range(self._random.randint(1, 3))]
@@ -62,8 +71,10 @@ class RandomTemplate:
                 target = self._choice(_ATTRIBUTES[:3])
                 value = "true" if target == "ns.f" else self._value(item, looped)
                 return f"{{% set {target} = {value} %}}"
-            if chance < 0.83:
+            if chance < 0.81:
                 return f"{{% set {self._choice(['x', 'y'])} = {self._value(item, looped)} %}}"
+            if chance < 0.83:
+                return f"{{% set once = {self._choice(_ONCE)} %}}"
             if chance < 0.93 and not self._nested_in:
                 return self._nested(item, looped)
             if looped and chance < 0.96:
@@ -101,6 +112,7 @@ class RandomTemplate:
             f"{item}.content", f"{item}.role", f"{item}['role']", f"({item} | tojson)", "x", "y", "t", "eos_token",
             "ns.a", "ns.b", "ns.f", "other.a", "ns.b ~ '.'", "1", "'c'", "messages|length", "messages[0].role",
             "(messages[-1] or {}).content", "tools|length", "l[0]", "l|length", "(l or [])|length", "tail[0].content",
+            "(once | list | length)", "once | join('.')",
         ]  # fmt: skip
         if looped:
             options += [

@@ -137,6 +137,10 @@ def _threshold_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(records.Record, "_askers", askers)
 
 
+def _all_are_lists(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guards._Lists, "hold", lambda *_: True)
+
+
 def _lists_any_how(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fold, "_sequence", lambda plan, source: (list(source), plan.backwards))
 
@@ -207,7 +211,8 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
     "outer values do not count": (_no_outer, "a name with an outer value"),
     "carried attributes are values": (_nothing_is_carried, "carried, in an expression"),
     "what a break leaves behind": (_breaks_are_forgotten, "a break"),
-    "everything is a guard": (_any_guard, "calls by their ID"),
+    "everything is a guard": (_any_guard, "all that match, not the first ones"),
+    "everything can be read again": (_all_are_lists, "read to its end in an iteration"),
     "half a generator": (_lists_any_how, "over part of a generator"),
     "nobody looks up": (_nobody_looks_up, "calls that change their ID"),
     "an index stays": (_indexes_stay, "calls that change their ID"),
