@@ -132,7 +132,7 @@ class _Reading:
         before, start = self.before, self.listed.start
         if self.raw.startswith(self.view[:start]):
             known = list(before.members[: self.number])
-            return known, {one.name: before.value[one.name] for one in known}, before.members[self.number].start, start
+            return known, {one.name: self._old(one) for one in known}, before.members[self.number].start, start
         text = _cut(self.raw[: start + _HEAD])
         reader = JsonReader(text, self.limits, self.deadline)
         found: list[tuple[str, int, int]] = []
@@ -234,7 +234,7 @@ class _Reading:
             shift = end - self.listed.end
             for one in known:
                 members.append(Member(one.name, one.start + shift, one.end + shift))
-                value[one.name] = before.value[one.name]
+                value[one.name] = self._old(one)
             return
         text = raw[end + 1 :].decode()
         reader = JsonReader(text, self.limits, self.deadline)
@@ -248,7 +248,7 @@ class _Reading:
             if old_one is not None and self._stands(old_one, byte):
                 length = old_one.end - old_one.start
                 name = old_one.name
-                value[name] = before.value[name]
+                value[name] = self._old(old_one)
                 at += len(raw[byte : byte + length].decode())
             else:
                 name, begins = reader.name(at)
@@ -263,6 +263,15 @@ class _Reading:
         _expect(text, at, "}")
         if reader.skip(at + 1) != len(text):
             raise _Unlike
+
+    def _old(self, one: Member) -> Any:
+        """The value of an old member: of the object that was kept, or read again from the same bytes."""
+        kept = self.before.value
+        if one.name in kept:
+            return kept[one.name]
+        reader = JsonReader(self.old[one.start : one.end].decode(), self.limits, self.deadline)
+        self.read += one.end - one.start
+        return reader.value(reader.name(0)[1], 2)[0]
 
     def _stands(self, one: Member, place: int) -> bool:
         """Whether an old member stands at ``place`` again, and ends by itself."""

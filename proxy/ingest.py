@@ -7,16 +7,20 @@ anything of the new one is read. A wrong guess costs the comparison, nothing els
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy import beside, changes, jsonspan
-from proxy.jsonspan import Parsed
+from proxy.jsonspan import MESSAGES, Parsed
 from toktier.json_pieces import JsonLimits
-from toktier.known import Source, keys_of
+from toktier.known import Source, keys_of, settle
 from toktier.sessions import SessionStore
 
 _SAMPLE = 64
+_KEPT = (MESSAGES, "tools")
+"""Members whose values are kept, and weighed where what was made of them is."""
+_SMALL = 4096
+"""Bytes of other members whose values are kept too. The rest is read again: objects take many times their bytes."""
 
 
 class Ingest:
@@ -59,15 +63,31 @@ class Ingest:
         """What the request's session is to keep of the body, which was read as ``parsed``; None for nothing."""
         if not self._keys or parsed.listed is None:
             return None
+        small = _small(parsed)
+        kept = replace(parsed, value={name: parsed.value[name] for name in parsed.value if name in _KEPT} | small)
+        index = 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + 1024
         return Source(
-            body=parsed,
-            nbytes=len(self.raw) + 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + 1024,
+            body=kept,
+            nbytes=len(self.raw) + index + settle(*small.values()).nbytes,
             keys=self._keys,
             again=_Again(self.raw, self.limits),
             epoch=self._epoch,
             before=self._before if parsed.shared else None,
             shared=parsed.shared,
         )
+
+
+def _small(parsed: Parsed) -> dict[str, Any]:
+    """Values of other members, as many as `_SMALL` bytes of the body hold."""
+    found: dict[str, Any] = {}
+    left = _SMALL
+    for member in parsed.members:
+        left -= member.end - member.start if member.name not in _KEPT else 0
+        if left < 0:
+            break
+        if member.name not in _KEPT:
+            found[member.name] = parsed.value[member.name]
+    return found
 
 
 def _most_alike(raw: bytes, sources: Sequence[Source]) -> Source | None:

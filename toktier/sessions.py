@@ -27,9 +27,9 @@ an edit of the first message (a date, a git status) leaves no prefix, yet nearly
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
@@ -77,6 +77,7 @@ class SessionStore:
         self._lock = Lock()
         self._clock = clock
         self._epoch = 0
+        self._gone: deque[object] = deque()
         self._start_empty()
         self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
         self.configure(budget_bytes, tenant_share, ttl_s)
@@ -120,6 +121,7 @@ class SessionStore:
         while more:
             with self._lock:
                 more = self._expire()
+            self._free()
 
     @property
     def epoch(self) -> int:
@@ -150,6 +152,8 @@ class SessionStore:
             base = self._find(fingerprint)
             if base is not None:
                 base.pins += 1
+        if wait:
+            self._free()
         if base is None:
             yield self._detached(Rope(encoder), None, fingerprint, epoch)
             return
@@ -347,6 +351,13 @@ class SessionStore:
             self._drop(session)
             self.evictions[reason] += 1
 
+    def _free(self) -> None:
+        """Give the memory of dropped sessions back, one after the other and not under the lock: each takes milliseconds
+        in which nothing else runs. Not for who must not wait."""
+        with suppress(IndexError):
+            while True:
+                self._gone.popleft()
+
     def _expire(self) -> bool:
         """Drop what is too old, a few at most: others wait for the lock. Whether there may be more."""
         oldest = self._clock() - self._ttl
@@ -368,9 +379,11 @@ class SessionStore:
         if session.memory.source is not None:
             for key in session.memory.source.keys:
                 self._bodies.remove(key, session)
+            self._gone.append(session.memory.source)
             session.memory.source = None
 
     def _drop(self, session: Session) -> None:
+        self._gone.append(session)
         self._forget_body(session)
         for key in session.chain:
             self._index.remove(key, session)

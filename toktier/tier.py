@@ -22,7 +22,7 @@ from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.folding import Folded, Rendered, Unfoldable
 from toktier.ids import Ids
-from toktier.known import Known, Made, Run, Source, gaps, known_of, settle, taken_over
+from toktier.known import MOST_CONTAINERS, Known, Made, Run, Source, gaps, known_of, settle, taken_over
 from toktier.postprocessor import SpecialTokens
 from toktier.prepared import Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
@@ -302,14 +302,19 @@ class ModelTier:
         text: _Text,
         known: Known | None,
     ) -> Source | None:
-        """What the session is to keep of the body, None where it is too short to be worth it."""
+        """What the session is to keep of the body; None where it is too short to be worth it, or too much."""
         if source is None or not source.keys:
             return None
         fold = lease.memory.fold
         kept = fold.kept if fold is not None and text.kept and request.by_wire is None else None
         messages, tools = (request.by_wire or request.messages, request.tools) if kept is None else kept
         wire = body["messages"]
-        runs, sizes = ((), []) if known is None else (known.shared, known.made.sizes)
+        runs, weights = ((), []) if known is None else (known.shared, known.made.weights)
+        wire_tools = body.get("tools")
+        if known is not None and known.made.wire_tools is wire_tools and known.made.tools is tools:
+            tools_weight = known.made.tools_weight
+        else:
+            tools_weight = settle(wire_tools, tools)
         aligned = request.wire_index is None
         traits = traits_of(wire[place] for place in gaps(runs, len(wire)))
         if known is not None:
@@ -322,14 +327,18 @@ class ModelTier:
             digests=wanted.messages if aligned else (),
             chain=wanted.chain,
             marks=marks if aligned else b"",
-            sizes=taken_over(runs, len(wire), sizes, lambda place: settle(wire[place], messages[place])),
+            weights=taken_over(runs, len(wire), weights, lambda place: settle(wire[place], messages[place])),
+            tools_weight=tools_weight,
             traits=traits,
             developer=request.by_wire is not None,
-            wire_tools=body.get("tools"),
+            wire_tools=wire_tools,
             tool_choice=body.get("tool_choice"),
             tools=tools,
             tool_digests=wanted.tools,
         )
+        if made.containers > MOST_CONTAINERS:
+            lease.memory.forget()  # its render holds them, too
+            return None
         return replace(source, before=None, shared=(), made=made)
 
     def _check_range(self, ids: Ids) -> None:

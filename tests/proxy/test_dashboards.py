@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.audit import RequestRecord
 from proxy.metrics import Metrics
-from toktier.reasons import Bypass, FullEncode
+from toktier.reasons import Bypass, FullEncode, FullRender
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -40,6 +40,7 @@ def known() -> dict[str, set[str]]:
         counter.labels("m", label)
     record = RequestRecord("i", "r", bypass=Bypass.ECHO, full=FullEncode.NO_CUT, prompt_tokens_equal=False, status=200)
     record.upstream, record.stages_us, record.error = "u", {"ttfb": 1}, "invalid_json"
+    record.full_render = FullRender.UNFOLDABLE
     metrics.observe(record)
     series: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.exposition()[0].decode()):

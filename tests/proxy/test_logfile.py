@@ -263,4 +263,4 @@ def test_two_processes_lose_and_tear_nothing(tmp_path: Path) -> None:
     )
     assert Counter(lines_in(tmp_path)) == expected
     sizes: list[Any] = [file.stat().st_size for file in tmp_path.iterdir()]
-    assert len(sizes) > 10, "it was rotated"
+    assert len(sizes) > 5, "it was rotated"

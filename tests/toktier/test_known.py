@@ -7,7 +7,7 @@ import json
 import sys
 import weakref
 
-from toktier.known import FIRST_KEY, Run, gaps, keys_of, settle, taken_over
+from toktier.known import FIRST_KEY, Run, Weight, gaps, keys_of, settle, taken_over
 
 
 def test_runs_are_taken_over_and_the_rest_is_made() -> None:
@@ -49,9 +49,10 @@ def test_keys_tell_tenants_apart_and_bodies_that_begin_alike() -> None:
 def test_weight_counts_long_strings_once() -> None:
     text = "x" * 1000
     size = sys.getsizeof(text)
-    assert settle(text) == settle(text, text) == size
-    assert settle({"a": [text, text]}, text) == size + sys.getsizeof([1, 2]) + sys.getsizeof({"a": 1}) + 54
-    assert settle({"a": None, "b": True}, 3) == sys.getsizeof({"a": 1, "b": 2}) + 108
+    assert settle(text) == settle(text, text) == Weight(size, 0)
+    containers = sys.getsizeof([1, 2]) + sys.getsizeof({"a": 1})
+    assert settle({"a": [text, text]}, text) == Weight(size + containers + 54, 2)
+    assert settle({"a": None, "b": True}, 3) == Weight(sys.getsizeof({"a": 1, "b": 2}) + 108, 1)
 
 
 def test_the_collector_does_not_look_at_what_is_kept() -> None:
