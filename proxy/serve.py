@@ -117,8 +117,9 @@ def run(settings: Settings, read_again: Callable[[], Settings], load: LoadTier |
     written = logs.configure(settings.log)
     allow_open_files()
     # The cyclic collector would run at every 700th container, and a hostile body makes millions: 80 % of its parsing.
-    # What it looks at together, nothing else runs meanwhile: at most some 50,000 containers, five to ten milliseconds.
-    gc.set_threshold(10_000, 5, 200)
+    # While it looks, nothing else runs: at some 20,000 containers together, a few milliseconds. (50,000 were seen to take
+    # 8 to 43.) What lives on is looked at as rarely as before, and what loading leaves not at all (`proxy.loading`).
+    gc.set_threshold(4_000, 4, 600)
     # A thread that renders keeps the interpreter this long before the event loop gets it (default 5 ms; docs/log.md).
     sys.setswitchinterval(0.001)
     factory = None
