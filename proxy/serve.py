@@ -117,8 +117,8 @@ def run(settings: Settings, read_again: Callable[[], Settings], load: LoadTier |
     written = logs.configure(settings.log)
     allow_open_files()
     # The cyclic collector would run at every 700th container, and a hostile body makes millions: 80 % of its parsing.
-    # While it looks, nothing else runs: at some 20,000 containers together, a few milliseconds (50,000 were seen to take
-    # 8 to 43). What lives on is looked at as rarely as before, and what loading leaves not at all (`proxy.loading`).
+    # While it looks, nothing else runs: at some 20,000 containers together, a few milliseconds (50,000 took 8 to 43).
+    # What lives on is looked at as rarely as before, and what loading leaves not at all (`proxy.loading`).
     gc.set_threshold(4_000, 4, 600)
     # A thread that renders keeps the interpreter this long before the event loop gets it (default 5 ms; docs/log.md).
     sys.setswitchinterval(0.001)

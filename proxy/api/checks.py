@@ -11,6 +11,8 @@ from proxy.jsonspan import Parsed
 from toktier.surrogates import find_surrogate
 
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPED_ESCAPE = re.compile(rb"\\u00(?:5[cC]|75|3\d|[46][1-6])")
+"""A character of an escape, itself escaped: the JSON in a tool call's ``arguments`` is read a second time."""
 
 
 def refuse_surrogates(parsed: Parsed) -> None:
@@ -33,7 +35,9 @@ def refuse_surrogates(parsed: Parsed) -> None:
 
 
 def _may_hold_surrogate(raw: bytes) -> bool:
-    return (b"\\ud" in raw or b"\\uD" in raw) and _ESCAPED_SURROGATE.search(raw) is not None
+    if (b"\\ud" in raw or b"\\uD" in raw) and _ESCAPED_SURROGATE.search(raw) is not None:
+        return True
+    return b"\\u00" in raw and _ESCAPED_ESCAPE.search(raw) is not None
 
 
 def refuse_ids_out_of_range(body: Mapping[str, Any], vocab_size: int) -> None:
