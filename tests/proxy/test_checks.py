@@ -13,8 +13,14 @@ from proxy.jsonspan import parse
 
 def body(arguments: str) -> bytes:
     """``arguments`` as they stand between quotes in the request."""
-    call = '{"id":"1","type":"function","function":{"name":"f","arguments":"%s"}}' % arguments
-    return ('{"messages":[{"role":"assistant","content":"","tool_calls":[%s]}]}' % call).encode()
+    before, after = json.dumps(
+        {
+            "messages": [
+                {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "?"}}]}
+            ]
+        }
+    ).split("?")
+    return (before + arguments + after).encode()
 
 
 @pytest.mark.parametrize(
