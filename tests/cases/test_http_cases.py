@@ -1,12 +1,14 @@
 """The given HTTP cases through the real proxy with the real tier, against a scripted upstream.
 
-One test per case. Every key of a case's ``assert`` block has a check in `CHECKS`, or stands in `ELSEWHERE` with the
-reason. IDs are compared with transformers' own rendering and encoding, in another process.
+One test per case; other kinds of cases are in the modules beside this one. Every key of a case's ``assert`` block has a
+check in `Check`, or stands in `ELSEWHERE` with the reason. IDs are compared with transformers' own rendering and
+encoding, in another process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import json
 import os
@@ -24,7 +26,7 @@ import tokenizers
 from proxy.jsonspan import parse
 from proxy.relay import SseObserver
 from tests.conftest import data_path
-from tests.support.cases import CHAT, Outcome, Player, expand
+from tests.support.cases import CHAT, PLAYED, Outcome, Player, expand
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import load_qwen3, qwen3
 from tests.support.proxy import running, settings_for
@@ -502,12 +504,16 @@ async def stalled_client(case: dict[str, Any], player: Player, wants: dict[str, 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before <= (wants["rss_growth_mib_max"] + 1) << 10
 
 
-def test_every_case_is_here() -> None:
-    path = data_path("cases", "cases.jsonl")
-    kinds = [json.loads(line)["input"]["kind"] for line in path.read_text("utf-8").splitlines()]
-    assert len(CASES) == sum(kind in KINDS for kind in kinds)
-    others = {"load", "text", "tokenizer_flag", "render", "startup_check"}
-    assert set(kinds) <= {*KINDS, *others}, "a kind that no test plays"
+def test_every_case_is_played() -> None:
+    lines = data_path("cases", "cases.jsonl").read_text("utf-8").splitlines()
+    given = {case["id"]: case["input"]["kind"] for case in map(json.loads, lines)}
+    assert len(given) == len(lines)
+    for module in sorted(Path(__file__).parent.glob("test_*.py")):
+        importlib.import_module(f"tests.cases.{module.stem}")
+    here = {name for name, kind in given.items() if kind in KINDS}
+    assert [case["id"] for case in CASES] == [name for name in given if name in here]
+    assert here | PLAYED == given.keys(), "a case that no test plays, or a test of no case"
+    assert not here & PLAYED
     for case in CASES:
         for key in case["expected"]["assert"]:
             apart = key in ("status_over_limit", "status_if_policy_reject") or case["id"] == "P13"

@@ -6,7 +6,6 @@ The third party of the case, the engine's own ``/tokenize``, is in tests/proxy/t
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from proxy.jsonspan import parse
 from proxy.loading import Loader
 from proxy.registry import State
 from tests.conftest import data_path
-from tests.support.cases import Player
+from tests.support.cases import Player, plays
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import CACHE
 from tests.support.proxy import running, settings_for
@@ -28,17 +27,14 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None
 BODY = {"model": "m", "messages": [{"role": "user", "content": " leading space"}]}
 
 
-@pytest.fixture(scope="module")
-def wants() -> dict[str, Any]:
-    lines = data_path("cases", "cases.jsonl").read_text("utf-8").splitlines()
-    cases = [case for case in map(json.loads, lines) if case["input"]["kind"] == "startup_check"]
-    assert [case["id"] for case in cases] == ["T15"]
-    assert cases[0]["expected"]["assert"].keys() == {"on_mismatch", "type_of_ids"}
-    return cases[0]["expected"]["assert"]
+KEYS = {"on_mismatch", "type_of_ids"}
 
 
+@plays("T15")
 @pytest.mark.xdist_group("reference")
-async def test_agreement_is_served_with_ids(tmp_path: Path, wants: dict[str, Any], reference: Reference) -> None:
+async def test_agreement_is_served_with_ids(case: dict[str, Any], tmp_path: Path, reference: Reference) -> None:
+    wants = case["expected"]["assert"]
+    assert wants.keys() == KEYS
     assert wants["type_of_ids"] == "list[int]"
     async with (
         FakeUpstream(tokenize=reference.ids) as up,
@@ -54,7 +50,10 @@ async def test_agreement_is_served_with_ids(tmp_path: Path, wants: dict[str, Any
         assert ids == reference.ids(BODY)
 
 
-async def test_a_mismatch_is_passed_through_loudly(tmp_path: Path, wants: dict[str, Any]) -> None:
+@plays("T15")
+async def test_a_mismatch_is_passed_through_loudly(case: dict[str, Any], tmp_path: Path) -> None:
+    wants = case["expected"]["assert"]
+    assert wants.keys() == KEYS
     assert wants["on_mismatch"] == "passthrough"
     model = {"tokenizer": str(data_path("tokenizers", "llama2"))}
     async with FakeUpstream() as up:

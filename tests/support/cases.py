@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import pytest
 import zstandard
 
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.proxy import Running
 
 CHAT = "/v1/chat/completions"
+
+PLAYED: set[str] = set()
+"""Cases that a test of the modules imported so far plays alone."""
+
+
+def plays(name: str) -> pytest.MarkDecorator:
+    """Marks a test that plays this case, which it gets as ``case``."""
+    PLAYED.add(name)
+    return pytest.mark.parametrize("case", [name], indirect=True)
 
 
 def expand(value: Any, number: int = 0) -> Any:
