@@ -1,6 +1,7 @@
 """The command `toktier`. Exit codes: 0 done, 1 degraded or failed while running, 2 the configuration is wrong.
 
-`certify` and `campaign` also end with 3: the tokenizer has no certificate."""
+`certify` and `campaign` also end with 3: the tokenizer has no certificate. All end with 74 where standard output takes
+no more (`proxy.standard_output`)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from proxy import standard_output
 from proxy.config import ConfigError, Log, Settings, config_file, load
 from proxy.config_sources import Problem
 
@@ -326,7 +328,11 @@ def _cache_dir() -> Path:
 
 def main() -> None:
     """Entry point of the command."""
-    app()
+    standard_output.guard()
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
