@@ -56,6 +56,8 @@ def _built(logs: list[str], since: str | None) -> tuple[Collected, dict[str, Any
     damaged = next((file for file in collected.files if file["damaged"]), None)
     if damaged is not None and not collected.lines.own:
         raise Unusable(f"{damaged['name']}: {damaged['damaged']}")
+    if not collected.lines.own:
+        raise Unusable("there is no line in it; nothing was read")
     return collected, report.build(collected, repeated)
 
 
