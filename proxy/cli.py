@@ -252,7 +252,10 @@ def campaign(
 
 @app.command()
 def template(
-    path: Annotated[Path, typer.Argument(help="Jinja file, tokenizer_config.json, or a tokenizer's folder.")],
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="Jinja file, tokenizer_config.json, a tokenizer's folder, or 'embedded'."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """Say whether a chat template is rendered incrementally, and how. Exit code 0: it is; 1: not; 2: unusable file."""

@@ -8,9 +8,11 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError
 
+from proxy.config import EMBEDDED_TOKENIZER
 from toktier.errors import UnusableFile
 from toktier.folding.explain import explained
 from toktier.template import ChatTemplate
+from toktier.tokenizer import EMBEDDED
 
 _DEPENDS = {
     "values": "reads",
@@ -20,9 +22,10 @@ _DEPENDS = {
 }
 
 
-def templates_at(path: Path) -> list[tuple[str, str]]:
-    """(name, source): of a Jinja file, of a ``tokenizer_config.json``, or of a tokenizer's folder. Raises
-    `UnusableFile`."""
+def templates_at(name: str) -> list[tuple[str, str]]:
+    """(name, source): of a Jinja file, of a ``tokenizer_config.json``, of a tokenizer's folder, or of the embedded
+    tokenizer. Raises `UnusableFile`."""
+    path = EMBEDDED if name == EMBEDDED_TOKENIZER else Path(name)
     files: dict[str, bytes] = {}
     config: dict[str, Any] = {}
     try:
@@ -30,9 +33,9 @@ def templates_at(path: Path) -> list[tuple[str, str]]:
             names = [*path.glob("*.jinja"), *path.glob("additional_chat_templates/*.jinja"), *path.glob("*.json")]
             wanted = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
             for one in names:
-                name = one.relative_to(path).as_posix()
-                if name in wanted or "/" in name:
-                    files[name] = one.read_bytes()
+                relative = one.relative_to(path).as_posix()
+                if relative in wanted or "/" in relative:
+                    files[relative] = one.read_bytes()
             config = json.loads(files.get("tokenizer_config.json", b"{}"))
         elif path.suffix == ".json":
             config = json.loads(path.read_bytes())
@@ -46,10 +49,10 @@ def templates_at(path: Path) -> list[tuple[str, str]]:
     if template is None:
         raise UnusableFile(f"{path} holds no chat template")
     sources = template.sources()
-    return [(str(path) if len(sources) == 1 else f"{path} ({number + 1})", one) for number, one in enumerate(sources)]
+    return [(name if len(sources) == 1 else f"{name} ({number + 1})", one) for number, one in enumerate(sources)]
 
 
-def report(path: Path) -> list[dict[str, Any]]:
+def report(path: str) -> list[dict[str, Any]]:
     """Of each template at ``path``: its ``name`` and what `toktier.folding.explain.explained` says. Raises
     `UnusableFile`."""
     env = ChatTemplate({"default": ""}).environment

@@ -78,3 +78,11 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, content: str | None) -> Non
     if content is not None:
         file.write_text(content, encoding="utf-8")
     assert run(str(file))[0] == 2
+
+
+def test_the_embedded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = run("embedded", "--json")
+    (told,) = json.loads(text)
+    assert (code, told["name"], told["folds"]) == (0, "embedded", "yes")
+    monkeypatch.chdir(tmp_path)
+    assert run("./embedded")[0] == 2, "a folder of that name is another"
