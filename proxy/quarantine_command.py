@@ -31,6 +31,7 @@ def show(settings: Settings, *, as_json: bool) -> int:
         }
         typer.echo(json.dumps(found, indent=2))
     else:
+        _say_where(settings)
         if quarantine.everything is not None:
             typer.echo("the file was damaged: every request is encoded by the reference until all is lifted")
         for entry in entries:
@@ -58,8 +59,14 @@ def lift(settings: Settings, tokenizer: str | None, path: str | None, *, as_json
     repaired = damaged and quarantine.everything is None
     _log(settings, lifted, repaired)
     if as_json:
-        typer.echo(json.dumps({"lifted": [asdict(entry) for entry in lifted], "repaired": repaired}, indent=2))
+        done = {
+            "file": str(quarantine_file(settings)),
+            "lifted": [asdict(entry) for entry in lifted],
+            "repaired": repaired,
+        }
+        typer.echo(json.dumps(done, indent=2))
     else:
+        _say_where(settings)
         for entry in lifted:
             typer.echo(f"lifted: {_line(entry)}")
         if repaired:
@@ -67,6 +74,12 @@ def lift(settings: Settings, tokenizer: str | None, path: str | None, *, as_json
         if not lifted and not repaired:
             typer.echo("nothing was lifted")
     return int(not lifted and not repaired)
+
+
+def _say_where(settings: Settings) -> None:
+    """The file that was read: without the server's own configuration it may be another."""
+    file = quarantine_file(settings)
+    typer.echo(f"file: {file}" if file.exists() else f"file: {file} (there is none)")
 
 
 def _opened(settings: Settings) -> Quarantine:

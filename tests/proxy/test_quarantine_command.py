@@ -37,17 +37,20 @@ def left(config: File) -> list[tuple[str, str]]:
 
 
 def test_nothing_in_quarantine(config: File) -> None:
+    where = f"file: {config.parent / 'state' / 'quarantine.json'} (there is none)\n"
     listed = run("list", "--config", str(config))
-    assert (listed.exit_code, listed.stdout) == (0, "nothing is in quarantine\n")
+    assert (listed.exit_code, listed.stdout) == (0, where + "nothing is in quarantine\n")
     lifted = run("lift", "--config", str(config))
-    assert (lifted.exit_code, lifted.stdout) == (1, "nothing was lifted\n")
+    assert (lifted.exit_code, lifted.stdout) == (1, where + "nothing was lifted\n")
     assert not (config.parent / "state").exists(), "looking makes nothing"
 
 
 def test_list(config: File, quarantine: Quarantine) -> None:
     listed = run("list", "--config", str(config))
     assert listed.exit_code == 1
-    assert len(listed.stdout.splitlines()) == 4
+    where, *entries = listed.stdout.splitlines()
+    assert where == f"file: {config.parent / 'state' / 'quarantine.json'}"
+    assert len(entries) == 4
     assert "aa11  path append  level reference" in listed.stdout
     assert left(config) == [(entry.tokenizer_digest, entry.path) for entry in quarantine.entries()]
 
@@ -55,7 +58,9 @@ def test_list(config: File, quarantine: Quarantine) -> None:
 def test_lift_by_tokenizer_and_path(config: File, quarantine: Quarantine) -> None:
     only = run("lift", "--config", str(config), "--tokenizer", "aa", "--path", "edit")
     assert only.exit_code == 0
-    assert only.stdout.startswith("lifted: aa11  path edit")
+    where, line = only.stdout.splitlines()
+    assert where == f"file: {config.parent / 'state' / 'quarantine.json'}"
+    assert line.startswith("lifted: aa11  path edit")
     assert sorted(left(config)) == [("aa11", "append"), ("bb22", "append"), ("bb33", "init")]
     assert quarantine.refresh()
     assert quarantine.level("aa11", Path.EDIT) is None
