@@ -10,7 +10,10 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 import structlog
 from rich.console import Console
@@ -25,6 +28,7 @@ from tests.support.campaigns import folder_of, qwen
 from tests.support.rank_data import SMALL_SIDECAR, write_ranks
 from tests.support.tokenizer_files import CACHE, bpe, write
 from toktier.certificate import certificate as certificates
+from toktier.certificate.table import Table
 from toktier.tokenizer import EMBEDDED
 
 TEXT = "the fox, 12 dogs.\n" * 20 + "x" * 50
@@ -249,6 +253,23 @@ def test_classes_are_put_in_words() -> None:
     assert "a letter" in by_words
     assert any("digit" in words for words in by_words)
     space = next(entry for entry in told if " " in entry["examples"])
+def test_the_words_of_a_class_are_of_what_people_see_in_it_first() -> None:
+    classes = np.zeros(0x110000, np.uint16)
+    rows = {1: "aAe", 3: "+09", 4: "bcd"}
+    for number, characters in rows.items():
+        classes[[*map(ord, characters)]] = number
+    classes[0x4E00:0x7000], classes[0xAC00:0xD700], classes[0x7000:0x9F00] = 1, 2, 3
+    table = SimpleNamespace(classes=classes, matrix=np.zeros((5, 5), np.uint8))
+    words = {entry["class"]: entry["words"] for entry in classes_in_words(cast(Table, table))}
+    assert words.pop(0).endswith(", and others")
+    assert words == {
+        1: "a letter or CJK character",
+        2: "a CJK character",
+        3: "a digit or number or CJK character, and others",
+        4: "a letter",
+    }
+
+
     assert space["after_cuts"]
     assert [kind(c) for c in "a \n7!+"] == [
         "a letter", "a space", "a line feed", "a digit or number", "punctuation", "a symbol",
