@@ -23,6 +23,7 @@ import structlog
 
 from toktier import files as sources
 from toktier.certificate import Certificate, certify, certify_ranks
+from toktier.certificate.model import model_kind
 from toktier.certificate.selfcheck import self_check
 from toktier.chunks import ChunkEncoder, marker_of
 from toktier.engines import admission, fastokens
@@ -36,6 +37,9 @@ from toktier.reference_of import engine_of, engine_versions, ranks_in, spec_of, 
 
 EMBEDDED = Path(__file__).parent / "data" / "qwen3"
 """The tokenizer that comes with the package: Qwen3 with its chat template (licence and origin beside it)."""
+
+_RARE = "\U0010fffd"
+"""A character for private use: hardly any vocabulary has a token for it."""
 
 _log = structlog.get_logger("toktier.tokenizer")
 
@@ -210,6 +214,8 @@ def _of_json(
         certificate, refusal = _certified(
             lambda: certify(spec, reference.tokenizer, cache_dir=cache_dir, key=digest), read.source
         )
+        if refusal is not None:
+            refusal = _named(refusal, spec["model"], reference)
         if certified_only and refusal is not None:
             raise refusal
         if wanted and raw is None:
@@ -257,6 +263,18 @@ def _certified(find: Callable[[], Certificate], source: str) -> tuple[Certificat
         # Without a certificate the tokenizer is served by full encodes: slower, and as exact.
         _log.exception("tokenizer.certificate_failed", source=source)
         return None, Refusal(f"internal error {type(error).__name__}", "certificate")
+
+
+def _named(refusal: Refusal, model: Mapping[str, Any], reference: ReferenceEngine) -> Refusal:
+    """``refusal``, or the construct behind it where the engine failed in the self-check: a Unigram without an unknown
+    token has no IDs for a text with a character without a token, unless its bytes have some."""
+    if refusal.construct != "self-check" or model_kind(model) != "Unigram" or model.get("unk_id") is not None:
+        return refusal
+    try:
+        reference.encode(_RARE)
+    except CannotEncode:
+        return Refusal("no unknown token for characters without a token", "model.unk_id")
+    return refusal
 
 
 def _first_line(error: BaseException) -> str:

@@ -119,6 +119,10 @@ REFUSED: dict[str, tuple[Spec, str]] = {
     "a long prefix": (normalizer({"type": "Prepend", "prepend": "x" * 5000}), f"more than {LONGEST_CONTENT}"),
     "a long replacement": (normalizer(replaced("a", "x" * 5000)), f"more than {LONGEST_CONTENT}"),
     "no token for an unknown": (model(unk_token="zz"), "self-check"),
+    "no unknown token of a Unigram": (
+        {**SPEC, "model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0], ["b", -1.0]]}},
+        "model.unk_id",
+    ),
     "a pre-tokenizer without a rule": (pre_tokenizer({"type": "UnicodeScripts"}), "UnicodeScripts"),
 }
 
