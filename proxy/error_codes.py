@@ -1,5 +1,7 @@
 """Every code that TokTier's own errors have: status, meaning, and which routes may answer with it.
 
+`IN_STREAM` has those that come after a reply has begun, as an event of its stream: the status has been sent by then.
+
 `docs/openapi.json` and the table in `docs/operations.md` are made from it; a test compares it with what is raised.
 Errors of the engine are relayed as they are and have codes of their own.
 """
@@ -48,7 +50,9 @@ CODES: Mapping[str, Code] = {
     ),
     "invalid_content_encoding": Code(400, "The body is not what its Content-Encoding says", Where.BODY),
     "invalid_transfer_coding": Code(400, "The body's chunks are broken", Where.BODY),
-    "bad_request": Code(400, "What was sent is no HTTP request", Where.NOWHERE),
+    "bad_request": Code(
+        400, "What was sent is no HTTP request, or its first line or a header is longer than 32 KiB", Where.NOWHERE
+    ),
     "invalid_api_key": Code(401, 'No key, or an unknown one (`auth.mode = "keys"`)', Where.ROUTE),
     "not_found": Code(404, "No such path is served", Where.NOWHERE),
     "model_not_found": Code(404, "The configuration has no model of that name", Where.MODEL),
@@ -76,3 +80,8 @@ CODES: Mapping[str, Code] = {
     "shutting_down": Code(503, "TokTier finishes its last replies", Where.ANY),
     "upstream_timeout": Code(504, "The engine said nothing for `read_timeout_s`", Where.ROUTE),
 }
+
+IN_STREAM: Mapping[str, str] = {
+    "upstream_closed": "The engine died in the middle of a stream, or ended a chat stream before it was complete",
+}
+"""Codes of the event ``error`` that ends a stream, with their meaning (`proxy.changes`, change 10)."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from proxy.error_codes import CODES
+from proxy.error_codes import CODES, IN_STREAM
 from toktier.reasons import BYPASS_HELP
 from tools import audit_sample, openapi
 from tools.bench import campaigns, cuts, derive, families, full, records
@@ -73,7 +73,8 @@ def campaign_table() -> str:
 def error_table() -> str:
     """One row a code of TokTier's own errors."""
     lines = ["| status | code | meaning |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {code.status} | `{name}` | {code.help} |" for name, code in CODES.items())])
+    lines += [f"| {code.status} | `{name}` | {code.help} |" for name, code in CODES.items()]
+    return "\n".join([*lines, *(f"| in a stream | `{name}` | {help} |" for name, help in IN_STREAM.items())])
 
 
 def files() -> Iterator[tuple[str, str]]:

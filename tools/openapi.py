@@ -12,7 +12,7 @@ from typing import Any
 
 from proxy.api.chat import HINTS
 from proxy.changes import CLIENT_ID_PATHS
-from proxy.error_codes import CODES, Where
+from proxy.error_codes import CODES, IN_STREAM, Where
 from proxy.errors import INVALID_REQUEST, OVERLOADED, UPSTREAM_ERROR
 from proxy.routes import ROUTES, Kind, Route
 
@@ -104,7 +104,11 @@ def _replies(route: Route, method: str) -> dict[str, Any]:
         return ready | {"503": _reply("No engine answers, or TokTier is shutting down", "Ready", method)}
     if route.kind is Kind.METRICS:
         return {"200": {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}}
-    return {"default": {"description": "The engine's reply, byte for byte, with its status"}}
+    told = "The engine's reply, byte for byte, with its status"
+    if route.kind is Kind.CHAT:
+        told += ". A stream that the engine breaks off ends with an event `error`, whose member `error` is as in Error"
+        told += "".join(f"; its code is `{name}`: {help}" for name, help in IN_STREAM.items())
+    return {"default": {"description": told}}
 
 
 def _reply(description: str, schema: str, method: str) -> dict[str, Any]:
@@ -181,7 +185,7 @@ def _schemas() -> dict[str, Any]:
                         "message": {"type": "string"},
                         "type": {"enum": kinds},
                         "param": {"type": ["string", "null"]},
-                        "code": {"enum": list(CODES)},
+                        "code": {"enum": [*CODES, *IN_STREAM]},
                     },
                 }
             },

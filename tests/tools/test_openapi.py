@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import re
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from proxy.error_codes import CODES, Where
+from proxy.app import MAX_HEADER_BYTES
+from proxy.changes import error_event
+from proxy.error_codes import CODES, IN_STREAM, Where
 from proxy.routes import ROUTES
 from tests.conftest import ROOT
 from tests.support.proxy import Stage, staged
@@ -94,6 +98,37 @@ def test_every_code_that_is_raised_is_described_and_no_other() -> None:
         assert CODES[code].status == status, place
     from_aiohttp = {"bad_request"}
     assert {code for _, _, code in literal} | from_aiohttp == set(CODES)
+
+
+def test_the_codes_of_events_are_described(document: dict[str, Any]) -> None:
+    event = json.loads(error_event(True).decode().partition("data: ")[2])
+    assert {event["error"]["code"]} == set(IN_STREAM)
+    assert not IN_STREAM.keys() & CODES.keys()
+    error = document["components"]["schemas"]["Error"]["properties"]["error"]
+    assert event["error"].keys() == error["properties"].keys()
+    assert event["error"]["code"] in error["properties"]["code"]["enum"]
+    assert event["error"]["type"] in error["properties"]["type"]["enum"]
+    assert (
+        "`upstream_closed`" in document["paths"]["/v1/chat/completions"]["post"]["responses"]["default"]["description"]
+    )
+
+
+def test_how_long_a_head_may_be_is_told_as_it_is() -> None:
+    size = f"{MAX_HEADER_BYTES >> 10} KiB"
+    assert size in CODES["bad_request"].help
+    row = f"| length of the first line, and of each header | {size} |"
+    assert row in (ROOT / "docs" / "configuration.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("target", "header"), [("/health", "x" * (33 << 10)), ("/" + "x" * (33 << 10), "x")])
+async def test_a_head_that_is_too_long_is_refused(tmp_path: Path, target: str, header: str) -> None:
+    async with staged(tmp_path) as stage:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.proxy.port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nX-Long: {header}\r\n\r\n".encode())
+        raw = await asyncio.wait_for(reader.read(), 10)  # to the end: the connection is closed
+        writer.close()
+    assert raw.split()[1] == b"400"
+    assert json.loads(raw.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_request"
 
 
 async def test_replies_are_as_described(tmp_path: Path, document: dict[str, Any]) -> None:
