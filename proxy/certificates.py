@@ -37,7 +37,8 @@ class Source:
 
 
 def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: bool) -> Exit:
-    """Prints the report on a tokenizer, or one line on standard error where it cannot be read."""
+    """Prints the report on a tokenizer, or one line on standard error where it cannot be read: with ``as_json``
+    an object in place of the report."""
     noise = logs.configure(Log(level="error"), stream=2)
     try:
         named = dict(zip(map(corpus.name_of, texts), corpus.read(texts), strict=True))
@@ -45,7 +46,7 @@ def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: 
         with panics.unreported():
             report = inspect(source.path, named, revision=source.revision, sidecar=source.sidecar, cache_dir=cache_dir)
     except UnusableFile as error:
-        return _unusable(error)
+        return _unusable(error, as_json=as_json)
     finally:
         noise.close()
     if as_json:
@@ -83,17 +84,15 @@ def _campaign(
                 progress=progress,
             )
     except UnusableFile as error:
-        return _unusable(error)
+        return _unusable(error, as_json=as_json)
     except Refusal as refusal:
-        typer.echo("\n".join([f"toktier: no certificate: {refusal}", *pointed_at(*refusal.excerpt())]), err=True)
-        return Exit.REFUSED
+        return _ended(Exit.REFUSED, f"no certificate: {refusal}", *pointed_at(*refusal.excerpt()), as_json=as_json)
     except KeyboardInterrupt:
-        typer.echo("toktier: interrupted before anything was tried", err=True)
-        return Exit.INTERRUPTED
+        return _ended(Exit.INTERRUPTED, "interrupted before anything was tried", as_json=as_json)
     except ProcessLost as error:
-        if not terminated:  # SIGTERM went to all processes of the group, and they were the first
-            typer.echo(f"toktier: {error}", err=True)
-        return Exit.UNUSABLE
+        if terminated:  # SIGTERM went to all processes of the group, and they were the first
+            return Exit.UNUSABLE
+        return _ended(Exit.UNUSABLE, str(error), as_json=as_json)
     finally:
         noise.close()
     if as_json:
@@ -122,6 +121,14 @@ def _terminable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _unusable(error: UnusableFile) -> Exit:
-    typer.echo(f"toktier: {' '.join(str(error).split())}", err=True)
-    return Exit.UNUSABLE
+def _unusable(error: UnusableFile, *, as_json: bool) -> Exit:
+    return _ended(Exit.UNUSABLE, " ".join(str(error).split()), as_json=as_json)
+
+
+def _ended(code: Exit, problem: str, *more: str, as_json: bool) -> Exit:
+    """Says why there is no report: as JSON in its place, or on standard error, with ``more`` lines."""
+    if as_json:
+        typer.echo(json.dumps({"exit_code": int(code), "problem": problem}, indent=2))
+    else:
+        typer.echo("\n".join([f"toktier: {problem}", *more]), err=True)
+    return code

@@ -100,12 +100,18 @@ def _loaded(config: Path | None, options: dict[str, Any]) -> Settings:
     return settings
 
 
-def _load_or_exit(config: Path | None, options: dict[str, Any], *, serves: bool = True) -> Settings:
+def _load_or_exit(
+    config: Path | None, options: dict[str, Any], *, serves: bool = True, as_json: bool = False
+) -> Settings:
     try:
         return _loaded(config, options) if serves else load(config_file(config), options)
     except ConfigError as error:
-        for problem in error.problems:
-            typer.echo(f"toktier: {problem}", err=True)
+        if as_json:
+            problems = [{"place": p.place, "problem": p.problem, "remedy": p.remedy} for p in error.problems]
+            typer.echo(json.dumps({"exit_code": 2, "problems": problems}, indent=2))
+        else:
+            for problem in error.problems:
+                typer.echo(f"toktier: {problem}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -166,15 +172,7 @@ def check(
     options = _options(
         upstream, model, tokenizer, revision, chat_template, token_field, host, port, log_file, log_level
     )
-    if as_json:
-        try:
-            settings = _loaded(config, options)
-        except ConfigError as error:
-            problems = [{"place": p.place, "problem": p.problem, "remedy": p.remedy} for p in error.problems]
-            typer.echo(json.dumps({"exit_code": 2, "problems": problems}, indent=2))
-            raise typer.Exit(2) from None
-    else:
-        settings = _load_or_exit(config, options)
+    settings = _load_or_exit(config, options, as_json=as_json)
     from proxy import logs
     from proxy.check import inspect
 
@@ -224,7 +222,7 @@ def certify(
     from proxy import certificates
 
     source = certificates.Source(path, revision, sidecar)
-    raise typer.Exit(certificates.certify(source, text or [], _cache_dir(), as_json=as_json))
+    raise typer.Exit(certificates.certify(source, text or [], _cache_dir(as_json=as_json), as_json=as_json))
 
 
 @app.command()
@@ -247,7 +245,7 @@ def campaign(
 
     source = certificates.Source(path, revision, sidecar)
     plan = Plan(cases, rope_ops, seconds, seed, jobs, plants=PLANTS if plant else 0)
-    raise typer.Exit(certificates.campaign(source, text or [], _cache_dir(), plan, as_json=as_json))
+    raise typer.Exit(certificates.campaign(source, text or [], _cache_dir(as_json=as_json), plan, as_json=as_json))
 
 
 @app.command()
@@ -305,7 +303,8 @@ def list_quarantine(
     """Say what is in quarantine. Exit code 0: nothing; 1: something; 2: the configuration is invalid."""
     from proxy import quarantine_command
 
-    raise typer.Exit(quarantine_command.show(_load_or_exit(config, {}, serves=False), as_json=as_json))
+    settings = _load_or_exit(config, {}, serves=False, as_json=as_json)
+    raise typer.Exit(quarantine_command.show(settings, as_json=as_json))
 
 
 @quarantine.command("lift")
@@ -321,12 +320,13 @@ def lift_quarantine(
     """Trust again, all or what the options name. Exit code 0: done; 1: nothing was lifted; 2: wrong options."""
     from proxy import quarantine_command
 
-    raise typer.Exit(quarantine_command.lift(_load_or_exit(config, {}, serves=False), tokenizer, path, as_json=as_json))
+    settings = _load_or_exit(config, {}, serves=False, as_json=as_json)
+    raise typer.Exit(quarantine_command.lift(settings, tokenizer, path, as_json=as_json))
 
 
-def _cache_dir() -> Path:
+def _cache_dir(*, as_json: bool) -> Path:
     """Where certificates and verdicts are kept, by the configuration's own rules."""
-    return _load_or_exit(None, {}, serves=False).server.cache_dir
+    return _load_or_exit(None, {}, serves=False, as_json=as_json).server.cache_dir
 
 
 def main() -> None:

@@ -104,9 +104,13 @@ def test_refused_and_unusable(tmp_path: Path) -> None:
     first, pattern, sign = result.stderr.splitlines()
     assert first == "toktier: no certificate: look-behind (at pre_tokenizer, character 12)"
     assert pattern[sign.index("^") :] == "(?<=[0-4])x"
+    told = json.loads(campaign(tmp_path / "t", "--json").stdout)
+    assert told == {"exit_code": 3, "problem": first.removeprefix("toktier: ")}
     result = campaign(tmp_path / "absent")
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
+    as_json = campaign(tmp_path / "absent", "--json")
+    assert (as_json.exit_code, as_json.stderr, json.loads(as_json.stdout)["exit_code"]) == (2, "", 2)
 
 
 def test_planted_faults_are_caught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

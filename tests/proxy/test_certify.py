@@ -208,6 +208,10 @@ def test_an_unusable_file_is_exit_code_2_and_one_line(tmp_path: Path, content: s
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("toktier: ")
+    as_json = certify(path, "--json")
+    told = json.loads(as_json.stdout)
+    assert (as_json.exit_code, as_json.stderr, told["exit_code"]) == (2, "", 2)
+    assert result.stderr == f"toktier: {told['problem']}\n"
 
 
 def test_other_wrong_arguments_are_exit_code_2(tmp_path: Path) -> None:
@@ -227,6 +231,10 @@ def test_a_broken_configuration_is_exit_code_2(tmp_path: Path, monkeypatch: pyte
     result = certify("embedded")
     assert result.exit_code == 2
     assert result.stderr.startswith("toktier: server.port")
+    result = certify("embedded", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, told["exit_code"]) == (2, "", 2)
+    assert told["problems"][0]["place"].startswith("server.port")
 
 
 def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +253,6 @@ def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: p
     assert "self-check, at IDs at a certified cut" in out.getvalue()
 
 
-def test_classes_are_put_in_words() -> None:
-    told = classes_in_words(qwen().rule.table)
-    members = sum(entry["members"] for entry in told)
-    assert members == 0x110000 - 2048
-    by_words = {entry["words"] for entry in told}
-    assert "a letter" in by_words
-    assert any("digit" in words for words in by_words)
-    space = next(entry for entry in told if " " in entry["examples"])
 def test_the_words_of_a_class_are_of_what_people_see_in_it_first() -> None:
     classes = np.zeros(0x110000, np.uint16)
     rows = {1: "aAe", 3: "+09", 4: "bcd"}
@@ -270,6 +270,14 @@ def test_the_words_of_a_class_are_of_what_people_see_in_it_first() -> None:
     }
 
 
+def test_classes_are_put_in_words() -> None:
+    told = classes_in_words(qwen().rule.table)
+    members = sum(entry["members"] for entry in told)
+    assert members == 0x110000 - 2048
+    by_words = {entry["words"] for entry in told}
+    assert "a letter" in by_words
+    assert any("digit" in words for words in by_words)
+    space = next(entry for entry in told if " " in entry["examples"])
     assert space["after_cuts"]
     assert [kind(c) for c in "a \n7!+"] == [
         "a letter", "a space", "a line feed", "a digit or number", "punctuation", "a symbol",
