@@ -83,16 +83,17 @@ def pointed_at(excerpt: str, at: int | None) -> list[str]:
 
 
 def _mostly(members: npt.NDArray[np.integer]) -> str:
-    """The commonest kind, or two where the first is not nine tenths; before it the commonest among its ASCII
-    characters, and at last whether there are others. Unassigned characters count if there are only such."""
+    """The commonest kind, or two where the first is not nine tenths; before it the commonest among its printable
+    ASCII characters, and at last whether there are others. Unassigned characters count if there are only such."""
     sample = members if len(members) <= _SAMPLE else members[np.linspace(0, len(members) - 1, _SAMPLE).astype(int)]
     kinds = Counter(kind(chr(p)) for p in sample.tolist())
     if len(kinds) > 1:
         kinds.pop("an unassigned character", None)
     (first, most), *rest = kinds.most_common(2)
     named = [first] if not rest or most >= 0.9 * kinds.total() else [first, rest[0][0]]
-    if ascii_ := Counter(kind(chr(p)) for p in members[members < 0x80].tolist()):
-        named = list(dict.fromkeys([ascii_.most_common(1)[0][0], *named]))
+    typed = [chr(p) for p in members[members < 0x80].tolist() if chr(p).isprintable()]
+    if typed:
+        named = list(dict.fromkeys([Counter(map(kind, typed)).most_common(1)[0][0], *named]))
     others = ", and others" if kinds.keys() - set(named) else ""
     return " or ".join([named[0], *(one.removeprefix("a ") for one in named[1:])]) + others
 

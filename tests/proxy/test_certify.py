@@ -255,7 +255,7 @@ def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: p
 
 def test_the_words_of_a_class_are_of_what_people_see_in_it_first() -> None:
     classes = np.zeros(0x110000, np.uint16)
-    rows = {1: "aAe", 3: "+09", 4: "bcd"}
+    rows = {1: "aAe", 3: "+09\0\1\2", 4: "bcd"}
     for number, characters in rows.items():
         classes[[*map(ord, characters)]] = number
     classes[0x4E00:0x7000], classes[0xAC00:0xD700], classes[0x7000:0x9F00] = 1, 2, 3
