@@ -12,8 +12,10 @@ waits for the interpreter makes the event loop wait longer for it. The encoders 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from proxy import errors
@@ -22,7 +24,36 @@ from proxy.workers import Workers
 LONG_BYTES = 128 << 10
 """Such a body takes about a millisecond to parse, and some ten to render and encode where nothing is kept of it."""
 
+TURN_S = 0.008
+"""Seconds that the event loop may work on small requests by itself before it looks after everything else again."""
+
 _T = TypeVar("_T")
+
+
+class Turn:
+    """The event loop's present turn: many small requests in one would keep it as long as a large one does."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether what comes now is for a thread."""
+        return self._spent >= TURN_S
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Around work that is done on the loop."""
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._next)  # runs in the next turn
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent += time.perf_counter() - start
+
+    def _next(self) -> None:
+        self._spent = 0.0
 
 
 class _Lane(Workers):
@@ -55,6 +86,7 @@ class Lanes:
     def __init__(self, threads: int) -> None:
         self.short = _Lane(threads, "toktier-worker")
         """Also for TokTier's own small work: for that its queue has no limit."""
+        self.turn = Turn()
         self._long = _Lane(min(threads, max(2, threads // 2)), "toktier-worker-long")
 
     @property

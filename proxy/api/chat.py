@@ -173,9 +173,11 @@ async def _prepare(exchange: Exchange, work: _Work, parsed: Parsed) -> tuple[Pre
     size = len(parsed.raw)
     if exchange.lanes.full(size):
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
-    if exchange.quick and parsed.read < server.inline_below_bytes:
+    turn = exchange.lanes.turn
+    if exchange.quick and parsed.read < server.inline_below_bytes and not turn.over:
         try:
-            return work.run(wait=False)
+            with turn.work():
+                return work.run(wait=False)
         except (SessionBusy, TakesLong):
             pass  # a thread may wait, the event loop may not
     try:
