@@ -64,7 +64,7 @@ class Ingest:
         if not self._keys or parsed.listed is None:
             return None
         small = _small(parsed)
-        kept = replace(parsed, value={name: parsed.value[name] for name in parsed.value if name in _KEPT} | small)
+        kept = replace(parsed, value={name: parsed.value[name] for name in _KEPT if name in parsed.value} | small)
         index = 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + 1024
         return Source(
             body=kept,
@@ -82,11 +82,12 @@ def _small(parsed: Parsed) -> dict[str, Any]:
     found: dict[str, Any] = {}
     left = _SMALL
     for member in parsed.members:
-        left -= member.end - member.start if member.name not in _KEPT else 0
+        if member.name in _KEPT:
+            continue
+        left -= member.end - member.start
         if left < 0:
             break
-        if member.name not in _KEPT:
-            found[member.name] = parsed.value[member.name]
+        found[member.name] = parsed.value[member.name]
     return found
 
 
