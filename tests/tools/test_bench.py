@@ -148,6 +148,7 @@ class FakeWorker:
     """Answers from a table: engine and text to milliseconds, or why there is none."""
 
     answers: ClassVar[dict[tuple[str, str], int | str]] = {}
+    restarts: ClassVar[int] = 0
 
     def __init__(self, path: Path, cores: int, *_: object) -> None:
         self.cores = cores
@@ -157,6 +158,9 @@ class FakeWorker:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def restart(self) -> None:
+        FakeWorker.restarts += 1
 
     def measure(self, engine: str, text: str, size: int, seed: int) -> tuple[int, str]:
         answer = self.answers.get((engine, text), 10)
@@ -174,7 +178,9 @@ def test_full_encodes_are_compared_with_the_reference(monkeypatch: pytest.Monkey
         ("hf-full", "base64"): "PanicException",
         (OURS, "digits"): 11,
     }
+    FakeWorker.restarts = 0
     rows = full.run([Path("some/where")], CACHE, rounds=3)
+    assert FakeWorker.restarts == 9 * len(full.CORES), "each of the nine in new processes"
     file = tmp_path / "full.json"
     write(file, rows)
     assert read(file, full.Full) == rows

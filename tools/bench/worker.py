@@ -38,7 +38,14 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.restart()
+
+    def restart(self) -> None:
+        """Ends the process; the next measurement is made in a new one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
 
     def measure(self, engine: str, text: str, size: int, seed: int) -> tuple[int, str]:
         """Nanoseconds and the digest of the IDs. ``text``: "fresh" or one of `tools.bench.texts.WORST`.
@@ -70,16 +77,10 @@ class Worker:
             late.cancel()
         if not line:
             code = self._process.wait()
-            self._end()
+            self.restart()
             raise Unmeasured(f"not within {self._timeout_s:.0f} s" if code == -9 else f"the process ended with {code}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
 
 
 def main() -> None:
