@@ -180,7 +180,7 @@ def test_full_encodes_are_compared_with_the_reference(monkeypatch: pytest.Monkey
     }
     FakeWorker.restarts = 0
     rows = full.run([Path("some/where")], CACHE, rounds=3)
-    assert FakeWorker.restarts == 9 * len(full.CORES), "each of the nine in new processes"
+    assert FakeWorker.restarts == 8 * len(full.CORES), "each of the nine in new processes"
     file = tmp_path / "full.json"
     write(file, rows)
     assert read(file, full.Full) == rows
