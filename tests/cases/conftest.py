@@ -7,6 +7,8 @@ import pytest
 
 from tests.conftest import data_path
 
+pytest.register_assert_rewrite("tests.support.case_checks")
+
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> dict[str, Any]:
