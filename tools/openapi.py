@@ -156,7 +156,9 @@ def _schemas() -> dict[str, Any]:
         forbidden[path[0]] = within
     model = {"type": ["string", "null"], "description": "A configured name; may be left out where there is a default"}
     salt = {"type": ["string", "null"], "minLength": 1, "description": "Mixed with the tenant's; never used alone"}
-    request = {"type": "object", "properties": {"model": model, **forbidden}, "additionalProperties": True}
+    stream = {"type": ["boolean", "null"], "description": "Whether the reply is a stream of events: the engine's own"}
+    own = {"model": model, "stream": stream, **forbidden}
+    request = {"type": "object", "properties": own, "additionalProperties": True}
     chat = {
         "messages": {"description": "The engine's own rules"},
         "prompt_cache_key": {"description": "A session hint"},

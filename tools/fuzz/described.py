@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tools.traffic import Engine, Served, config, reference_ids
+from proxy.routes import ROUTES, Kind
+from tools.fuzz.every_route import EveryRoute
+from tools.traffic import Served, config, reference_ids
 
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
 PHASES = "coverage,fuzzing"
+MODEL = "m"
 
 
 async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
     """What was found, in words. Raises OSError where ``program`` cannot be started; it is an absolute path."""
-    async with Engine(reference_ids()) as engine, Served(config(engine.url)) as served:
+    async with EveryRoute(reference_ids(), (MODEL,)) as engine, Served(config(engine.url, (MODEL,))) as served:
+        description = served.folder / DESCRIPTION.name
+        description.write_text(json.dumps(named(json.loads(DESCRIPTION.read_text("utf-8")))), "utf-8")
         options = {
             "--url": served.url,
             "--checks": "not_a_server_error",
@@ -29,15 +36,34 @@ async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
             "--seed": str(seed),
         }
         process = await asyncio.create_subprocess_exec(
-            str(program), "run", str(DESCRIPTION), *(word for pair in options.items() for word in pair),
+            str(program), "run", str(description), *(word for pair in options.items() for word in pair),
             "--no-color",
             cwd=served.folder,  # it keeps what it found beside itself
         )  # fmt: skip
         code = await process.wait()
-        return list(_findings(code, served))
+        print(f"forwarded and answered 200: {_answered(served)}")
+        return list(findings(code, served))
 
 
-def _findings(code: int, served: Served) -> Iterator[str]:
+def named(description: dict[str, Any]) -> dict[str, Any]:
+    """The description of a server whose one model is `MODEL`. No random name would be that of a model."""
+    description["components"]["schemas"]["Request"]["properties"]["model"] = {"enum": [MODEL, None]}
+    for path in description["paths"].values():
+        for parameter in path.get("parameters", []):
+            if parameter["name"] == "model":
+                parameter["schema"] = {"enum": [MODEL]}
+    return description
+
+
+def _answered(served: Served) -> str:
+    forwarded = {route.pattern for route in ROUTES if route.kind not in (Kind.HEALTH, Kind.READY, Kind.METRICS)}
+    good = {line["route"] for line in served.events("request") if line["upstream_status"] == 200}
+    missing = sorted(forwarded - good)
+    return f"{len(forwarded & good)} of {len(forwarded)} routes" + (f", not {', '.join(missing)}" if missing else "")
+
+
+def findings(code: int, served: Served) -> Iterator[str]:
+    """Of a run that ended with ``code``."""
     if code:
         yield f"schemathesis ended with {code}"
     if served.process.returncode is not None:
