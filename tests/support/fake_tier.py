@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from proxy.registry import Loaded
-from toktier.known import Source
 from toktier.reasons import Cause, Path
 from toktier.tier import Prepared, SessionBusy
 
@@ -35,13 +34,7 @@ class FakeTier:
         self.busy = False
 
     def prepare(
-        self,
-        tenant: str,
-        body: Mapping[str, Any],
-        hint: str | None = None,
-        *,
-        wait: bool = True,
-        source: Source | None = None,
+        self, tenant: str, body: Mapping[str, Any], hint: str | None = None, *, wait: bool = True, **_: object
     ) -> Prepared:
         self.calls.append((tenant, hint))
         if tenant != "toktier-probe":

@@ -20,7 +20,6 @@ from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import CACHE
 from tests.support.proxy import Running, running, settings_for
 from tests.support.tokenizer_files import small_spec, write
-from toktier.known import Source
 from toktier.quarantine import Quarantine
 from toktier.reasons import FullEncode
 from toktier.sessions import SessionStore
@@ -47,16 +46,8 @@ class WrongTier:
         self.tier = tier
         self.spoil: Spoil | None = None
 
-    def prepare(
-        self,
-        tenant: str,
-        body: Mapping[str, Any],
-        hint: str | None = None,
-        *,
-        wait: bool = True,
-        source: Source | None = None,
-    ) -> Prepared:
-        prepared = self.tier.prepare(tenant, body, hint, wait=wait, source=source)
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        prepared = self.tier.prepare(tenant, body, hint, **more)
         return prepared if self.spoil is None or tenant == PROBE_TENANT else self.spoil(prepared)
 
 

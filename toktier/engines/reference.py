@@ -65,7 +65,7 @@ class ReferenceEngine:
         finally:
             self._forget()
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        return (np.concatenate(rows) if rows else EMPTY), counts
+        return (rows[0] if len(rows) == 1 else np.concatenate([EMPTY, *rows])), counts
 
     def decode(self, ids: Ids) -> str:
         """The text of ``ids``, shape ``(n,)``, special tokens included. Unknown IDs are left out."""

@@ -23,7 +23,6 @@ import orjson
 from proxy.probe import PROBE_TENANT
 from toktier import files
 from toktier.ids import Ids
-from toktier.known import Source
 from toktier.tier import ModelTier, Prepared
 from tools.faults import fresh
 
@@ -39,16 +38,8 @@ class ForcedTier(ModelTier):
         self._encode = encode
         self._file = file.open("ab", buffering=0)
 
-    def prepare(
-        self,
-        tenant: str,
-        body: Mapping[str, Any],
-        hint: str | None = None,
-        *,
-        wait: bool = True,
-        source: Source | None = None,
-    ) -> Prepared:
-        prepared = super().prepare(tenant, body, hint, wait=wait, source=source)
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        prepared = super().prepare(tenant, body, hint, **more)
         if tenant == PROBE_TENANT:
             return prepared
         ids = self._encode(prepared.text)

@@ -18,7 +18,6 @@ import orjson
 
 from proxy.probe import PROBE_TENANT
 from toktier.ids import Ids
-from toktier.known import Source
 from toktier.reasons import FullEncode
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier, Prepared
@@ -110,16 +109,8 @@ class FaultyTier(ModelTier):
         self._injector = injector
         self._changed = changed
 
-    def prepare(
-        self,
-        tenant: str,
-        body: Mapping[str, Any],
-        hint: str | None = None,
-        *,
-        wait: bool = True,
-        source: Source | None = None,
-    ) -> Prepared:
-        prepared = super().prepare(tenant, body, hint, wait=wait, source=source)
+    def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        prepared = super().prepare(tenant, body, hint, **more)
         request_id = body.get("user")
         if tenant == PROBE_TENANT or not isinstance(request_id, str):
             return prepared
