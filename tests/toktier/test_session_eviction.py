@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.sessions import Bench, chat, render, say
+from toktier import sessions
 from toktier.fingerprint import Group, fingerprint
 from toktier.reasons import Path
 from toktier.sessions import SessionStore
@@ -161,6 +162,48 @@ def test_making_room_looks_at_what_goes_and_at_no_more() -> None:
             lease.commit(bytes(len(messages)))
     assert bench.store.evictions["budget"] == 20
     assert walked.looked_at <= 20 * 3  # the oldest, whether it has expired; what goes; what might go next
+    bench.consistent()
+
+
+class CountingLock:
+    """The store's lock. ``drops``: how many sessions went each time it was held."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store, self._lock = store, store._lock
+        self.drops: list[int] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._before = sum(self._store.evictions.values())
+
+    def __exit__(self, *_: object) -> None:
+        self.drops.append(sum(self._store.evictions.values()) - self._before)
+        self._lock.release()
+
+
+@pytest.mark.parametrize("by", ["who may wait", "who may not", "nobody"])
+def test_making_much_room_lets_others_have_the_lock_in_between(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(ttl=10**9)
+    store = bench.store
+    for k in range(100):
+        bench.ask(chat(f"s {k}"), settings=bytes([k]))
+    monkeypatch.setattr(sessions, "_DROPS", 5 * (sessions._DROP + 2) - 1)  # five sessions of two messages
+    store.configure(store.nbytes // 2, 1.0, 10.0**9)
+    store._lock = lock = CountingLock(store)  # type: ignore[assignment]
+    if by != "nobody":
+        messages = chat("new")
+        wanted = fingerprint(Group("t", "m", b"new"), messages)
+        with store.lease(wanted, bench.encoder, wait=by == "who may wait") as lease:
+            lease.rope.set(render(messages))
+            lease.commit(bytes(len(messages)))
+    if by == "who may not":
+        assert sum(lock.drops) == 5
+        assert store.nbytes > store._budget
+    if by != "who may wait":
+        store.expire()
+    assert store.nbytes <= store._budget
+    assert 45 <= sum(lock.drops) <= 60
+    assert max(lock.drops) == 5
     bench.consistent()
 
 
