@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -117,13 +118,13 @@ class Exchange:
         return parsed, ingest.source(parsed)
 
     async def _parse(self, ingest: Ingest) -> jsonspan.Parsed:
-        size = len(ingest.raw)
-        try:
-            parsed = ingest.beside(INLINE_S) if size <= BESIDE_BYTES else None
-            if parsed is None and size <= INLINE_BYTES:
-                parsed = ingest.whole(INLINE_S)
-        except TakesLong:
-            parsed = None
+        size, turn = len(ingest.raw), self.lanes.turn
+        parsed = None
+        if not turn.over:
+            with suppress(TakesLong), turn.work():
+                parsed = ingest.beside(INLINE_S) if size <= BESIDE_BYTES else None
+                if parsed is None and size <= INLINE_BYTES:
+                    parsed = ingest.whole(INLINE_S)
         if parsed is not None:
             self.quick = True
             return parsed
@@ -131,7 +132,11 @@ class Exchange:
 
     async def work(self, size: int, what: Callable[[], _T]) -> _T:
         """``what()``, which takes time by the ``size`` of a body in bytes: in a thread unless that is small."""
-        return what() if self.quick and size <= INLINE_BYTES else await self.in_thread(size, what)
+        turn = self.lanes.turn
+        if self.quick and size <= INLINE_BYTES and not turn.over:
+            with turn.work():
+                return what()
+        return await self.in_thread(size, what)
 
     async def in_thread(self, size: int, what: Callable[[], _T], timeout_s: float | None = None) -> _T:
         """``what()`` in a worker thread, of the lane for a body of ``size`` bytes. Raises as `Lanes.run`."""

@@ -6,6 +6,7 @@ anything of the new one is read. A wrong guess costs the comparison, nothing els
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,8 +65,10 @@ class Ingest:
         if not self._keys or parsed.listed is None:
             return None
         small = _small(parsed)
-        kept = replace(parsed, value={name: parsed.value[name] for name in _KEPT if name in parsed.value} | small)
-        index = 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + 1024
+        value = {name: parsed.value[name] for name in _KEPT if name in parsed.value} | small
+        kept = replace(parsed, value=value, shared=())  # its runs are told by the source, for this request only
+        names = sum(sys.getsizeof(member.name) for member in parsed.members)
+        index = 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + names + 1024
         return Source(
             body=kept,
             nbytes=len(self.raw) + index + settle(*small.values()).nbytes,

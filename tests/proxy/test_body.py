@@ -119,6 +119,29 @@ def test_large_but_plain_bodies_are_no_bombs() -> None:
     assert body.decode("gzip", gzip.compress(text, 1), 64 << 20) == text
 
 
+@pytest.mark.parametrize("sizes", [(), (3,), (700, 1, 700, 701), (64, *[1000] * 5, 7)])
+async def test_pieces_are_put_together_while_others_go_on(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "JOINED", 1000)
+    pieces = [bytes(number % 251 for number in range(size)) for size in sizes]
+    turns = [0]
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    size = sum(sizes)
+    joined = await body._joined(list(pieces), size)
+    beside.cancel()
+    assert type(joined) is bytes
+    assert joined == b"".join(pieces)
+    assert turns[0] >= size // 2000
+    assert (turns[0] == 0) == (size <= 1000)
+
+
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "zstd", "br", "deflate"])
 async def test_encoded_requests_are_served_and_go_up_plain(stage: Stage, coding: str) -> None:
     packed = ENCODERS[coding.lower()](RAW)

@@ -14,6 +14,8 @@ import aiohttp
 import pytest
 
 import proxy.api.chat
+from proxy.ingest import Ingest
+from proxy.lanes import TURN_S
 from proxy.registry import State
 from tests.support.fake_tier import ids_of
 from tests.support.fake_upstream import FakeUpstream
@@ -267,20 +269,32 @@ async def test_large_bodies_are_prepared_off_the_loop(tmp_path: Path) -> None:
         assert (await slow)[0] == 200
 
 
-async def test_large_bodies_are_checked_off_the_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: set[str] = set()
+def noted(function: Callable[..., Any], threads: list[str]) -> Callable[..., Any]:
+    """``function``, whose caller's thread is noted."""
 
-    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            threads.add(threading.current_thread().name)
-            return function(*args)
+    def call(*args: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return function(*args, **more)
 
-        return call
+    return call
 
-    monkeypatch.setattr(proxy.api.chat, "refuse_ids_out_of_range", noted(proxy.api.chat.refuse_ids_out_of_range))
-    body = {**BODY, "stop_token_ids": [1] * 200_000, "echo": True}
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_what_may_take_long_is_done_off_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """A body that is large; one that is small, where the loop has had its share of work in this turn."""
+    threads: list[str] = []
+    monkeypatch.setattr(
+        proxy.api.chat, "refuse_ids_out_of_range", noted(proxy.api.chat.refuse_ids_out_of_range, threads)
+    )
+    monkeypatch.setattr(Ingest, "whole", noted(Ingest.whole, threads))
+    monkeypatch.setattr(stage.tier, "prepare", noted(stage.tier.prepare, threads))
+    if busy:
+        stage.proxy.core.lanes.turn._spent = TURN_S
+    body = {**BODY, "stop_token_ids": [1] * (3 if busy else 200_000)}
     assert (await stage.post(body))[0] == 200
-    assert threads
+    assert len(threads) == 3
     assert all(name.startswith("toktier-worker") for name in threads)
 
 

@@ -48,8 +48,9 @@ def serve(tier: ModelTier, store: SessionStore, body: dict[str, Any]) -> Ingest:
         {"user": "u" * 100_000},
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": [{}] * 20_000}}}]},
         {f"x{n}": [[]] for n in range(5_000)},
+        {"\U0001f98a" + "n" * 1_000_000: 1},
     ],
-    ids=lambda more: next(iter(more)),
+    ids=lambda more: next(iter(more))[:20],
 )
 def test_what_is_kept_is_counted(tier: ModelTier, store: SessionStore, more: dict[str, Any]) -> None:
     serve(tier, store, {"messages": MESSAGES})
