@@ -13,6 +13,10 @@ Where each short way leaves off, the long one begins. Why they agree (the code i
 4. The counting attributes of a `LoopContext` are public and give numbers and truth values.
 5. A bound method of ``str`` is safe to call, takes no context, and does not raise `StopIteration` by itself: given
    only plain arguments, it does not raise it at all.
+6. `_Generator` writes some of these ways into the compiled template itself: ``x.name`` of a ``dict`` that has the key,
+   ``x['name']`` likewise, a method of a ``str`` called with constants, and the counting attributes of ``loop``.
+   Everything else it leaves to the environment, with the value that it has evaluated. Its two names are assigned and
+   used within one expression, after the expressions inside it are done, so that they may be nested.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from __future__ import annotations
 from types import BuiltinMethodType
 from typing import Any
 
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame, optimizeconst
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -28,11 +34,67 @@ _OF_DICT = frozenset(dir(dict))
 _METHODS_OF_STR = frozenset(name for name in dir(str) if not name.startswith("_")) - {"format", "format_map"}
 _OF_LOOP = frozenset({"index0", "index", "first", "last", "length", "revindex", "revindex0", "depth", "depth0"})
 _PLAIN = frozenset({str, int, float, bool, type(None), list, dict})
+_HELD, _FOUND = "_held", "_found"
+"""Names in compiled templates: those that a template writes get a prefix."""
 _MISSING = object()
 _own = object.__getattribute__
 
 
+class _Generator(CodeGenerator):
+    @optimizeconst
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        if node.attr in _OF_DICT:
+            super().visit_Getattr(node, frame)
+        elif isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in _OF_LOOP:
+            self.write(f"({_HELD}.{node.attr} if type({_HELD} := ")
+            self.visit(node.node, frame)
+            self.write(f") is LoopContext else environment.getattr({_HELD}, {node.attr!r}))")
+        else:
+            self._of_dict(node, frame, node.attr, "getattr")
+
+    @optimizeconst
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        if isinstance(node.arg, nodes.Const) and type(node.arg.value) is str:
+            self._of_dict(node, frame, node.arg.value, "getitem")
+        else:
+            super().visit_Getitem(node, frame)
+
+    @optimizeconst
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        method = node.node
+        if (
+            not isinstance(method, nodes.Getattr)
+            or method.attr not in _METHODS_OF_STR
+            or forward_caller
+            or node.kwargs
+            or node.dyn_args is not None
+            or node.dyn_kwargs is not None
+            or not all(isinstance(one, nodes.Const) and type(one.value) in (str, int) for one in node.args)
+        ):
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        given = ", ".join(repr(one.value) for one in node.args if isinstance(one, nodes.Const))
+        more = [*([given] if given else []), *(f"{name}={name}" for name in self._of_frame(frame))]
+        self.write(f"({_HELD}.{method.attr}({given}) if type({_HELD} := ")
+        self.visit(method.node, frame)
+        self.write(f") is str else environment.call(context, environment.getattr({_HELD}, {method.attr!r})")
+        self.write("".join(f", {one}" for one in more) + "))")
+
+    def _of_dict(self, node: nodes.Getattr | nodes.Getitem, frame: Frame, name: str, otherwise: str) -> None:
+        self.write(f"({_FOUND} if type({_HELD} := ")
+        self.visit(node.node, frame)
+        self.write(f") is dict and ({_FOUND} := {_HELD}.get({name!r}, missing)) is not missing")
+        self.write(f" else environment.{otherwise}({_HELD}, {name!r}))")
+
+    @staticmethod
+    def _of_frame(frame: Frame) -> list[str]:
+        """What Jinja hands to every call."""
+        return [*(["_loop_vars"] if frame.loop_frame else []), *(["_block_vars"] if frame.block_frame else [])]
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
+    code_generator_class = _Generator
+
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
         if kind is dict:

@@ -102,6 +102,10 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
+_PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
+"""As `json.dumps` would make one for each call."""
+
+
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -109,6 +113,8 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    if not ensure_ascii and indent is None and separators is None and not sort_keys and not _is_large(value):
+        return _PLAIN_JSON.encode(value)
     options: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
     if _is_large(value):  # `dumps` would keep the interpreter to itself
         return "".join(json.JSONEncoder(**options).iterencode(value))

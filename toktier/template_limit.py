@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -58,18 +58,32 @@ def guarded(env: jinja2.Environment, source: str) -> jinja2.Template:
     return env.from_string(tree)
 
 
-def guard(env: jinja2.Environment, tree: nodes.Template) -> None:
-    """Puts the looks into ``tree``, which is to be compiled in ``env``. Its renders need what `deadline` gives."""
+def guard(env: jinja2.Environment, tree: nodes.Template, watched: Collection[str] = ()) -> None:
+    """Puts the looks into ``tree``, which is to be compiled in ``env``. Its renders need what `deadline` gives.
+
+    ``watched``: names of macros, and of targets of loops in them, before each of whose runs somebody else looks.
+    """
     env.filters[_TICK] = _tick
+    loops = [
+        node
+        for node in tree.find_all(nodes.For)
+        if not (isinstance(node.target, nodes.Name) and node.target.name in watched)
+    ]
     bodies = [
-        *(node.body for node in tree.find_all(nodes.For)),
-        *(node.body for node in tree.find_all(nodes.Macro)),
+        *(node.body for node in loops),
+        *(node.body for node in tree.find_all(nodes.Macro) if node.name not in watched),
         *(node.body for node in tree.find_all(nodes.CallBlock)),
     ]
     for body in bodies:
         look = nodes.ExprStmt(nodes.Filter(nodes.Const(None), _TICK, [], [], None, None))
         body.insert(0, look.set_lineno(body[0].lineno if body else 1))
     tree.set_environment(env)
+
+
+def look(deadline: float) -> None:
+    """Raises `OverLimit` after ``deadline``, a time of `time.perf_counter`."""
+    if time.perf_counter() > deadline:
+        raise OverLimit("time")
 
 
 def deadline(at: float) -> dict[str, Any]:

@@ -106,3 +106,37 @@ def test_calls_are_jinjas_own(source: str) -> None:
         return env.from_string(source).render(d={"a": 1}, n=None, g=(str(x) for x in range(2)))
 
     assert _seen(lambda: render(OURS)) == _seen(lambda: render(THEIRS))
+
+
+WRITTEN = [
+    "{{ x.role }}{{ x['role'] }}{{ x.none }}{{ x['none'] is none }}",
+    "{{ x.items }}|{{ x['items'] }}|{{ x['get'] }}|{{ x._x }}|{{ x['__class__'] }}",
+    "{{ x.absent is defined }}{{ x.absent }}{{ x['absent'] }}{{ x.absent.more }}",
+    "{{ x.role.absent.more }}",
+    "{{ x['a b']['c'].d }}",
+    "{{ x.role.strip('u') }}{{ x.role.split('s')[-1].upper() }}{{ x.role.center(9) }}",
+    "{{ x.role.strip('u', 'v') }}",
+    "{{ x.role.split('') }}",
+    "{{ x.absent.strip() }}",
+    "{{ x.n.strip('a') }}",
+    "{{ x.role.format(1) }}{{ x.role.absent() }}",
+    "{{ x.inner.role.strip('r') ~ x.inner.strip.upper() }}",
+    "{% macro f(a, b=x.role.strip('u')) %}{{ a.role.upper() }}{{ b }}{{ caller().strip() }}{% endmacro %}"
+    "{% call f(x) %} {{ x.role.upper() }} {% endcall %}",
+    "{% for y in x.inner.list if y.role.startswith('a') %}{{ loop.index }}{{ y.role.upper() }}{% endfor %}",
+    "{% for y in x.inner.list %}{% set z = y.role.upper() %}{{ z }}{% endfor %}{{ z }}",
+    "{% set ns = namespace(a=x) %}{{ ns.a.role.upper() }}{% set ns.b = x.inner.role %}{{ ns['b'] }}",
+    "{{ 'abc'.upper() }}{{ ('a' ~ x.role).title() }}{{ (x.absent or x.role).lower() }}",
+    "{{ x['role'].replace('\\n', '') }}{{ x.role.replace('u', '\"') }}{{ x.role.zfill(7) }}",
+    "{{ x.inner.list | map(attribute='role') | join('-') }}",
+]
+
+
+@pytest.mark.parametrize("source", WRITTEN)
+def test_what_is_written_into_templates_gives_what_jinja_gives(source: str) -> None:
+    inner = {"role": "r r", "strip": "s", "list": [{"role": "ab"}, {"role": "cd"}, {"role": "ae"}]}
+    data = {"role": "us er", "items": 1, "get": 2, "_x": 3, "__class__": 4, "none": None, "n": 5, "inner": inner}
+    for x in (data, {}, "text", None, Namespace(role="us er", inner=inner), Odd(role="us er"), [data]):
+        assert _seen(lambda x=x: OURS.from_string(source).render(x=x)) == _seen(
+            lambda x=x: THEIRS.from_string(source).render(x=x)
+        ), x

@@ -19,19 +19,23 @@ What is carried must be small and plain: everything that is kept is kept for eac
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from types import GeneratorType
 from typing import Any
 
 from jinja2.runtime import Macro, Undefined
 from jinja2.utils import Namespace
 
+from toktier.folding.change import UNWRITTEN, Change
 from toktier.folding.plan import LoopPlan
 from toktier.folding.reasons import Fallback
 from toktier.folding.records import NOTHING, Lists, Record, equal_states
 from toktier.folding.sites import Read
 from toktier.folding.strict import plain
 from toktier.folding.tracker import Tracker, Untold
+from toktier.template_limit import look
 
 MAX_STATE = 4096
 """Characters, items and keys that one carried attribute may hold; the loop runs in full beyond that."""
@@ -40,15 +44,20 @@ _INTEGERS = list(range(1 << 12))
 _ITERATORS = frozenset({GeneratorType, type({}.keys()), type({}.values()), type({}.items()), type(reversed([]))})
 _ABSENT = Undefined
 """Stands for an attribute that a namespace does not have (a class: no template can put it there)."""
-_UNWRITTEN = object()
 
 
 class Runner:
-    """Runs the loops of one render. ``iterations``: how many have run."""
+    """Runs the loops of one render. ``records`` are not changed. ``iterations``: how many have run. ``deadline``: a
+    time of `time.perf_counter`, looked at before each of them."""
 
-    def __init__(self, tracker: Tracker, records: dict[int, Record], lists: Lists, pure: frozenset[int]) -> None:
+    def __init__(
+        self, tracker: Tracker, records: dict[int, Record], lists: Lists, pure: frozenset[int], deadline: float
+    ) -> None:
         self.tracker = tracker
+        self.deadline = deadline
         self.records = records
+        self.changes: dict[int, Change] = {}
+        """By number, of the loops that have run."""
         self.iterations = 0
         self._lists = lists
         self._pure = pure
@@ -60,9 +69,8 @@ class Runner:
         evaluated: tuple[Any, ...],
         spaces: tuple[Any, ...],
         collectors: tuple[Macro, ...],
-    ) -> tuple[Record, bool]:
-        """The record of the loop, brought up to date, and whether it ran backwards. Leaves the namespaces as the loop
-        would."""
+    ) -> tuple[Change, bool]:
+        """What becomes of the loop's record, and whether it ran backwards. Leaves the namespaces as the loop would."""
         source = self.tracker.taken.pop(plan.number)
         items, backwards = _sequence(plan, source)
         cells = {
@@ -71,24 +79,25 @@ class Runner:
             if type(space) is Namespace
         }
         keys = tuple(key for key in plan.attributes if key[0] in cells)
-        record = self.records.pop(plan.number, None)
+        record = self.records.get(plan.number)
         known = record is not None and record.keys == keys
         if record is None or not known:
             record = Record(plan, keys)
         slots, values, outer = self._sites(plan, record, items, evaluated)
-        walk = _Walk(self, plan, record, body, items, backwards, cells)
+        change = Change(record, items, slots, outer)
+        walk = _Walk(self, plan, change, body, backwards, cells)
         self.tracker.lookups = record.lookups
         self.tracker.collectors = dict(zip(plan.lookups, collectors, strict=True))
         touched = record.touched(plan, slots, values, outer, self._lists, self._pure) if known else None
-        looked_up = self._looked_up(record, slots)
+        looked_up = self._looked_up(record, slots) if plan.lookups else ()
         if touched is not None and looked_up:
-            touched = sorted(looked_up.union(touched))
+            touched = sorted({*touched, *looked_up})
         self.tracker.open(plan, items, slots, values, backwards)
         walk.run(touched)
-        record.items, record.slots, record.outer, record.values = items, slots, outer, self.tracker.values
+        change.values = self.tracker.values
         self.tracker.close()
-        self.records[plan.number] = record
-        return record, backwards
+        self.changes[plan.number] = change
+        return change, backwards
 
     def _sites(
         self, plan: LoopPlan, record: Record, items: list[Any], evaluated: tuple[Any, ...]
@@ -108,27 +117,26 @@ class Runner:
             if value is not record.values[number]:
                 self.tracker.admit(number, value)
         for number, value in outer.items():
-            if value is not record.outer.get(number, _UNWRITTEN):
+            if value is not record.outer.get(number, UNWRITTEN):
                 self.tracker.admit(number, value)
         for old, new in zip(record.slots, slots, strict=True):
             self._admit_list(old, new)
         return slots, values, outer
 
-    def _looked_up(self, record: Record, slots: list[Any]) -> set[int]:
+    def _looked_up(self, record: Record, slots: list[Any]) -> list[int]:
         """Brings the indexes up to date; the places whose look-ups may have another outcome."""
-        lookups, places = record.lookups, set[int]()
+        lookups = record.lookups
         for (number, slot), index in list(lookups.indexes.items()):
             new = slots[slot]
             if type(new) is not list:
-                places |= lookups.all_users((number, slot))
+                lookups.owe((number, slot), None)
                 del lookups.indexes[number, slot]
                 continue
             region = self._lists.region(index.items, new)
             if region != NOTHING:
-                changed = index.update(new, region, partial(self.tracker.collect, number))
-                places |= lookups.users((number, slot), changed)
-        size = len(slots[0])
-        return {place for place in places if place < size}
+                lookups.owe((number, slot), index.update(new, region, partial(self.tracker.collect, number)))
+        size = min(len(slots[0]), len(record.chunks))
+        return [place for place in lookups.touched() if place < size]
 
     def _admit_list(self, old: Any, new: Any) -> None:
         """Positions of a list are noted one by one, so what is new in it must be plain by itself."""
@@ -169,23 +177,22 @@ def _sequence(plan: LoopPlan, source: Any) -> tuple[list[Any], bool]:
 
 
 class _Walk:
-    """One loop of one render."""
+    """One loop of one render. A step is a place in the order in which the loop runs."""
 
     def __init__(
         self,
         runner: Runner,
         plan: LoopPlan,
-        record: Record,
+        change: Change,
         body: Macro,
-        items: list[Any],
         backwards: bool,
         cells: dict[str, dict[str, Any]],
     ) -> None:
         self.runner = runner
-        self.plan = plan
-        self.record = record
+        self.change = change
+        self.record = record = change.record
         self.body = body._func
-        self.items = items
+        self.items = change.items
         self.backwards = backwards
         self.places = [(cells[name], attribute) for name, attribute in record.keys]
         self.read = [at for at, key in enumerate(record.keys) if key in plan.read]
@@ -193,40 +200,61 @@ class _Walk:
         for value in self._now(range(len(self.places))):
             _check_state(value, None)
 
-    def _now(self, attributes: Any) -> tuple[Any, ...]:
+    def _now(self, attributes: Iterable[int]) -> tuple[Any, ...]:
         places = self.places
         return tuple([places[at][0].get(places[at][1], _ABSENT) for at in attributes])
 
     def run(self, touched: list[int] | None) -> None:
-        record, size, backwards = self.record, len(self.items), self.backwards
+        change, record, size = self.change, self.record, len(self.items)
         old, broke = len(record.chunks), record.broke
-        if touched is None:
-            touched, settled = [*range(size)], False
-        else:
-            before = record.initial
-            if backwards and old > size:
-                before = record.states[size] if self.read else ()  # type: ignore[assignment]
-            settled = before is not None and equal_states(before, self._now(self.read), self.runner._pure)
-            if broke is not None:  # beyond it there are no records
-                touched = sorted({*touched, *(range(min(size, broke + 1)) if backwards else range(broke, size))})
-        record.resize(size)
-        if backwards and 0 < old < size:
+        now = self._now(self.read)
+        steps: Iterable[int] = range(size)
+        settled = False
+        if touched is not None:
+            before: tuple[Any, ...] | None = record.initial
+            if self.backwards and old > size:
+                before = record.states[size] if self.read else ()
+            settled = before is not None and equal_states(before, now, self.runner._pure)
+            steps = self._due(touched, size, old, broke)
+        if self.backwards and 0 < old < size:
             # What was the first iteration found the initial state; now the one at place ``old`` comes before it.
-            record.states[old] = record.initial
-        record.first_changed = size
-        record.initial = self._now(self.read)
-        record.broke = None
-        if old < size:
-            touched = sorted({*touched, *range(old, size)})
-        if backwards:
-            touched = [size - 1 - place for place in reversed(touched)]
-        self._walk(touched, settled)
+            change.expected[old] = record.initial
+        change.initial = now
+        if self.places:
+            self._walk(steps, settled)
+        else:
+            self._each(steps)
 
-    def _walk(self, touched: list[int], settled: bool) -> None:
-        """``touched``: iterations, in order."""
+    def _due(self, touched: Sequence[int], size: int, old: int, broke: int | None) -> Iterable[int]:
+        """The steps that must run, in order: of the places that were touched, of those that are new, and of those
+        beyond the last break (``broke``), of which there are no records."""
+        if not self.backwards:
+            open_from = min(size, old if broke is None else broke)
+            return chain((step for step in touched if step < open_from), range(open_from, size))
+        open_from = size if broke is None else max(0, size - 1 - broke)
+        steps = (size - 1 - place for place in reversed(touched))
+        return chain(range(size - old), (step for step in steps if step < open_from), range(open_from, size))
+
+    def _each(self, steps: Iterable[int]) -> None:
+        """Where nothing is carried: every iteration finds what it found, whatever the others do."""
+        items, backwards, body, change = self.items, self.backwards, self.body, self.change
+        runner, tracker = self.runner, self.runner.tracker
+        last = len(items) - 1
+        for step in steps:
+            place = last - step if backwards else step
+            look(runner.deadline)
+            tracker.start(place)
+            text = body(items[place])
+            runner.iterations += 1
+            change.put(place, text, (), tracker.mask, tracker.low, tracker.high, tracker.made)
+            if tracker.broke:
+                change.stop(place, backwards)
+                return
+
+    def _walk(self, steps: Iterable[int], settled: bool) -> None:
         size = len(self.items)
         step = 0
-        due = iter(touched)
+        due = iter(steps)
         following = next(due, size)
         while step < size:
             while following < step:
@@ -235,54 +263,50 @@ class _Walk:
                 self._skip(step, following)
                 step = following
                 continue
-            settled = self._iterate(size - 1 - step if self.backwards else step)
+            place = size - 1 - step if self.backwards else step
+            settled = self._iterate(place)
             if self.runner.tracker.broke:
-                self._break(size - 1 - step if self.backwards else step)
+                self.change.stop(place, self.backwards)
                 return
             step += 1
 
     def _iterate(self, place: int) -> bool:
         """Runs one iteration; True if the state after it is what it was."""
-        record, tracker = self.record, self.runner.tracker
+        change, tracker = self.change, self.runner.tracker
         item = self.items[place]
         saved = []
         for at in self.unread:
             cell, name = self.places[at]
             saved.append(cell.get(name, _ABSENT))
-            cell[name] = _UNWRITTEN
+            cell[name] = UNWRITTEN
+        look(self.runner.deadline)
         tracker.start(place)
         text = self.body(item)
         self.runner.iterations += 1
         for at, value in zip(self.unread, saved, strict=True):
             cell, name = self.places[at]
             now = cell[name]
-            if now is not _UNWRITTEN:
+            change.wrote(at, place, now)
+            if now is not UNWRITTEN:
                 _check_state(now, item)
-                record.wrote(at, place, now)
-                continue
-            record.did_not_write(at, place)
-            if value is _ABSENT:
+            elif value is _ABSENT:
                 del cell[name]
             else:
                 cell[name] = value
-        record.put(place, text)
-        record.lookups.put(place, tracker.made)
-        record.mask[place] = tracker.mask
-        for slot, (low, high) in enumerate(zip(tracker.low, tracker.high, strict=True)):
-            record.low[slot, place] = low
-            record.high[slot, place] = high
-        before = record.states[place]
-        after = self._now(self.read)
+        after = self._now(self.read) if self.read else ()
         for value in after:
             _check_state(value, item)
-        record.states[place] = after
-        return not after or (before is not None and equal_states(before, after, self.runner._pure))
+        change.put(place, text, after, tracker.mask, tracker.low, tracker.high, tracker.made)
+        if not after:
+            return True
+        before = change.state_before(place)
+        return before is not None and equal_states(before, after, self.runner._pure)
 
     def _skip(self, start: int, end: int) -> None:
-        """Iterations [start, end) find what they found: their effects again."""
-        size = len(self.items)
+        """The steps [start, end) find what they found: their effects again."""
+        size, record = len(self.items), self.record
         low, high = (size - end, size - start) if self.backwards else (start, end)
-        state = self.record.states[low if self.backwards else high - 1]
+        state = record.states[low if self.backwards else high - 1]
         assert state is not None
         for at, value in zip(self.read, state, strict=True):
             cell, name = self.places[at]
@@ -291,17 +315,10 @@ class _Walk:
             else:
                 cell[name] = value
         for at in self.unread:
-            writer = self.record.last_writer(at, low, high, self.backwards)
+            writer = record.last_writer(at, low, high, self.backwards)
             if writer is not None:
                 cell, name = self.places[at]
-                cell[name] = self.record.written[at][writer]
-
-    def _break(self, place: int) -> None:
-        self.record.broke = place
-        if self.backwards:
-            self.record.forget(0, place)
-        else:
-            self.record.forget(place + 1, len(self.items))
+                cell[name] = record.written[at][writer]
 
 
 def _check_state(value: Any, item: Any) -> None:

@@ -80,6 +80,8 @@ class Program:
     tree: nodes.Template
     loops: tuple[LoopPlan, ...]
     kept: tuple[KeptLoop, ...]
+    names: frozenset[str]
+    """Of the macros that are bodies, and of the targets of loops that run once in them."""
 
 
 def program(env: jinja2.Environment, source: str) -> Program:
@@ -118,7 +120,8 @@ class _Folder:
             target = nodes.Name(found.target, "param")
             collector = nodes.Macro(self._collector(number), [target], [], found.collector)
             self._tree.body.insert(0, collector.set_lineno(1))
-        return Program(self._tree, tuple(self._loops), tuple(self._kept))
+        names = frozenset(f"{self._prefix}_{one}" for one in ("once", *(plan.number for plan in self._loops)))
+        return Program(self._tree, tuple(self._loops), tuple(self._kept), names)
 
     def _macro(self, name: str, macros: list[nodes.Macro], carried: frozenset[tuple[str, str]]) -> Part | NotThisLoop:
         """Rewrites all definitions of a macro in place, or none of them."""

@@ -2,14 +2,15 @@
 
 A `Record` holds, for every iteration that ran, its text, the state after it, and what it read. Iterations are known by
 their place, counted from the start of what the loop runs over (also where it runs backwards), so that a list that grows
-at its end leaves the places as they are.
+at its end leaves the places as they are. What a render makes of it is a `toktier.folding.change.Change`; until that is
+committed the record is the last render's.
 
 Invariants (between renders)
 1. Place p holds what the iteration printed and wrote when it last ran, and it has not read anything since that differs
    today; or it lies beyond a ``break`` and holds nothing.
 2. ``states[p]``: the attributes that the loop both writes and reads, after the iteration. ``writers`` and ``written``:
    for each attribute that it only writes, the places at which it did, sorted, and what it wrote there.
-3. Chunks of places below ``first_changed`` have not changed in the last render.
+3. ``void``: the places beyond the ``break`` of the last render.
 
 Arrays are numpy's, so that "which iterations have read beyond n" costs a nanosecond an iteration.
 """
@@ -34,6 +35,8 @@ Region = tuple[int, int]
 """Where two lists differ: [low, high). (0, 0) where they do not."""
 
 NOTHING: Region = (0, 0)
+_FEW = 12
+"""Iterations whose notes are written one by one: numpy's way costs some microseconds for any number."""
 
 
 class Lists:
@@ -65,7 +68,6 @@ class Record:
         "broke",
         "chars",
         "chunks",
-        "first_changed",
         "high",
         "initial",
         "items",
@@ -78,6 +80,7 @@ class Record:
         "slots",
         "states",
         "values",
+        "void",
         "writers",
         "written",
     )
@@ -96,10 +99,10 @@ class Record:
         self.slots: list[Any] = [self.items] + [None] * len(plan.slots)
         self.lookups = Lookups()
         self.broke: int | None = None
+        self.void = NOTHING
         self.chars = 0
         self.nbytes = 0
         """That the chunks hold."""
-        self.first_changed = 0
         self.mask = np.zeros(16, np.uint64)
         self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int64)
         self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int64)
@@ -132,8 +135,6 @@ class Record:
                 rows = len(self.low)
                 self.low = np.concatenate([self.low, np.full((rows, more), FAR + 1, np.int64)], axis=1)
                 self.high = np.concatenate([self.high, np.full((rows, more), UNREAD, np.int64)], axis=1)
-        if size != old:
-            self.first_changed = min(self.first_changed, size, old)
 
     def forget(self, low: int, high: int) -> None:
         """The iterations at [low, high) did not take place."""
@@ -142,7 +143,6 @@ class Record:
             self.chars -= sum(map(len, chunks))
             self.nbytes -= sum(map(getsizeof, chunks)) - len(chunks) * getsizeof("")
             self.chunks[low:high] = [""] * (high - low)
-            self.first_changed = min(self.first_changed, low)
         self.states[low:high] = [None] * (high - low)
         self.mask[low:high] = 0
         self.low[:, low:high] = FAR + 1
@@ -158,12 +158,24 @@ class Record:
 
     def put(self, place: int, text: str) -> None:
         old = self.chunks[place]
-        if text != old:
-            self.chars += len(text) - len(old)
-            self.nbytes += getsizeof(text) - getsizeof(old)
-            self.chunks[place] = text
-            if place < self.first_changed:
-                self.first_changed = place
+        self.chars += len(text) - len(old)
+        self.nbytes += getsizeof(text) - getsizeof(old)
+        self.chunks[place] = text
+
+    def noted(self, notes: list[tuple[int, int, list[int], list[int]]]) -> None:
+        """What iterations have read: place, mask, and the lowest and highest position by slot of each."""
+        if len(notes) > _FEW:
+            places, masks, lows, highs = zip(*notes, strict=True)
+            where = np.array(places)
+            self.mask[where] = np.array(masks, np.uint64)
+            self.low[:, where] = np.array(lows, np.int64).T
+            self.high[:, where] = np.array(highs, np.int64).T
+            return
+        for place, mask, low, high in notes:
+            self.mask[place] = mask
+            for slot, (first, last) in enumerate(zip(low, high, strict=True)):
+                self.low[slot, place] = first
+                self.high[slot, place] = last
 
     def wrote(self, attribute: int, place: int, value: Any) -> None:
         written = self.written[attribute]
@@ -233,7 +245,9 @@ class Record:
 
     def _readers(self, places: set[int], slot: int, region: Region, size: int) -> None:
         if region != NOTHING:
-            found = (self.high[slot, :size] >= region[0]) & (self.low[slot, :size] < region[1])
+            found = self.high[slot, :size] >= region[0]
+            if region[1] <= FAR:  # else who has read anything has read below it
+                found &= self.low[slot, :size] < region[1]
             places.update(np.flatnonzero(found).tolist())
 
     def _askers(self, places: set[int], bit: int, low: int, high: int) -> None:

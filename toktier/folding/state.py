@@ -3,7 +3,9 @@
 Invariants
 1. `FoldState.render` gives the text that `ChatTemplate.render` gives for the same request, or raises what it raises.
 2. Whatever happens in the incremental path, the genuine error is raised by the full render and by nothing else: any
-   exception drops what is kept, and the request is rendered in full. The reason is counted.
+   exception drops what is kept, and the request is rendered in full. The reason is counted. A render that is stopped by
+   its limit, or that the caller does not accept, is no such exception: it leaves the state as it was, since nothing of
+   it changes before the text is complete (`change`).
 3. Messages and arguments are immutable once handed over: an object that comes again stands for the same value. The
    sandbox refuses every method that changes a list or a mapping, so the template cannot change them either.
 4. Whether an argument is what it was is decided strictly (`strict.same`), message by message; objects that the caller
@@ -15,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +27,9 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import safe_range
 from jinja2.utils import Namespace
 
+from toktier.errors import TakesLong
 from toktier.folding.allowed import NotFolded
+from toktier.folding.change import Change
 from toktier.folding.fold import Runner
 from toktier.folding.plan import Program, program
 from toktier.folding.reasons import Fallback, Unfolds
@@ -46,9 +50,9 @@ _PLACE_BYTES = 120
 
 
 class FoldedText(str):
-    """What a folded loop puts out. It prints nothing: the chunks are in ``record``."""
+    """What a folded loop puts out. It prints nothing: the chunks are those of ``change``."""
 
-    record: Record
+    change: Change
     backwards: bool
 
     def __str__(self) -> str:
@@ -81,7 +85,8 @@ class Counts:
 
     def add(self, **counts: int) -> None:
         with self._lock:
-            self._counts.update(counts)
+            for name, count in counts.items():
+                self._counts[name] += count
 
     def snapshot(self) -> dict[str, int]:
         """``renders``, ``incremental``, ``raised``, ``iterations`` (run) and ``messages``; ``fallback_REASON``."""
@@ -125,8 +130,8 @@ def compiled(env: jinja2.Environment, source: str) -> Compiled:
     overlay = env.overlay()
     overlay.filters = {**env.filters, **FUNCTIONS, "\0wants": _wants, "\0fold": _fold}
     made = program(env, source)
-    guard(overlay, made.tree)
-    template = Template.from_code(overlay, overlay.compile(made.tree), overlay.make_globals(None))
+    guard(overlay, made.tree, made.names)
+    template = Template.from_code(overlay, overlay.compile(made.tree), dict(env.globals))
     known = (safe_range, dict, Namespace, *(env.globals[name] for name in ("raise_exception", "lipsum")))
     return Compiled(made, template, frozenset(map(id, known)))
 
@@ -144,8 +149,10 @@ def _fold(context: Context, body: Macro, loop: int, *given: tuple[Any, ...]) -> 
 class _Render(Runner):
     """The loops of one render, as the template calls them."""
 
-    def __init__(self, made: Compiled, tracker: Tracker, records: dict[int, Record], lists: Lists) -> None:
-        super().__init__(tracker, records, lists, made.pure)
+    def __init__(
+        self, made: Compiled, tracker: Tracker, records: dict[int, Record], lists: Lists, deadline: float
+    ) -> None:
+        super().__init__(tracker, records, lists, made.pure, deadline)
         self._plans = made.program.loops
 
     def wants(self, loop: int, place: int) -> bool:
@@ -156,7 +163,7 @@ class _Render(Runner):
         self, loop: int, body: Macro, sites: tuple[Any, ...], spaces: tuple[Any, ...], collectors: tuple[Macro, ...]
     ) -> FoldedText:
         text = FoldedText()
-        text.record, text.backwards = self.run(self._plans[loop], body, sites, spaces, collectors)
+        text.change, text.backwards = self.run(self._plans[loop], body, sites, spaces, collectors)
         return text
 
 
@@ -167,6 +174,10 @@ class _Kept:
     arguments: dict[str, Any]
     segments: list[tuple[Segment | Record, int]]
     chunks: Chunks
+
+
+Accept = Callable[[int, int], None]
+"""Is told the characters that the text has in common with the last one, and all of it; raises `TakesLong`."""
 
 
 class FoldState:
@@ -181,23 +192,31 @@ class FoldState:
         self._rest = 0
 
     def render(
-        self, request: RenderRequest, first_changed_message_hint: int | None = None, within_s: float | None = None
+        self,
+        request: RenderRequest,
+        first_changed_message_hint: int | None = None,
+        within_s: float | None = None,
+        accept: Accept | None = None,
     ) -> Rendered:
         """The chunks of the text that the template's full render gives; raises what that raises.
 
         ``first_changed_message_hint``: messages before this index are the very objects of this state's last request
-        (the caller vouches for it). ``within_s``: as for `ChatTemplate.render`.
+        (the caller vouches for it). ``within_s``: as for `ChatTemplate.render`. ``accept`` is asked before anything is
+        kept. After a `TakesLong` of either the state is that of the last request; after one of a full render it is
+        empty.
         """
         started = time.perf_counter()
         limit = self._folded.template.limit_within(within_s)
         reason = self._reason_for_full(request)
         if reason is None:
             try:
-                rendered = self._incremental(request, first_changed_message_hint, started, limit)
+                rendered = self._incremental(request, first_changed_message_hint, started, limit, accept)
             except OverLimit as over:
-                self.drop()
                 self._folded.counts.add(renders=1, raised=1)
                 raise self._folded.template.failure(over, limit) from None
+            except TakesLong:
+                self._folded.counts.add(renders=1, raised=1)
+                raise
             except Untold as untold:
                 reason = untold.reason
             except Exception:
@@ -210,7 +229,8 @@ class FoldState:
                 count = {"iterations": rendered.iterations, "messages": len(request.messages)}
                 self._folded.counts.add(renders=1, incremental=1, **count)
                 return rendered
-        return self._full(request, reason, None if within_s is None else within_s - (time.perf_counter() - started))
+        left = None if within_s is None else within_s - (time.perf_counter() - started)
+        return self._full(request, reason, left, accept)
 
     def renders(self, folded: Folded) -> bool:
         """Whether it is a state of these very templates, with their limits."""
@@ -266,10 +286,14 @@ class FoldState:
             return Fallback.PAUSED
         return None
 
-    def _full(self, request: RenderRequest, reason: Fallback, within_s: float | None) -> Rendered:
+    def _full(
+        self, request: RenderRequest, reason: Fallback, within_s: float | None, accept: Accept | None
+    ) -> Rendered:
         self.drop()
         try:
             text = self._folded.template.render(request, within_s)
+            if accept is not None:
+                accept(0, len(text))
         except BaseException:
             self._folded.counts.add(renders=1, raised=1)
             raise
@@ -280,23 +304,33 @@ class FoldState:
         self._folded.counts.add(renders=1, **{f"fallback_{reason.value}": 1})
         return Rendered(Chunks([[text]]), 0, 0, len(text), 0, reason)
 
-    def _incremental(self, request: RenderRequest, hint: int | None, started: float, limit: RenderLimit) -> Rendered:
+    def _incremental(
+        self, request: RenderRequest, hint: int | None, started: float, limit: RenderLimit, accept: Accept | None
+    ) -> Rendered:
         made, kept = self._of, self._kept
         assert made is not None
-        if kept is not None:
-            kept.chunks.expire()
-        self._kept = None
         arguments, lists = self._taken_over(request, {} if kept is None else kept.arguments, hint)
         tracker = Tracker(made.template.environment)
         tracker.vouched = {id(value): value for value in arguments.values() if type(value) in (list, dict)}
-        render = _Render(made, tracker, self._records, lists)
-        given = {**arguments, **deadline(started + limit.seconds), TRACKER: tracker, _RUNNER: render}
-        segments = self._pieces(made.template, given)
-        chunks = Chunks([one.chunks if isinstance(one, Record) else one for one, _ in segments])
-        first, common = _first_change([] if kept is None else kept.segments, segments)
-        chars = sum(one.chars if isinstance(one, Record) else sum(map(len, one)) for one, _ in segments)
+        ends = started + limit.seconds
+        render = _Render(made, tracker, self._records, lists, ends)
+        given = {**arguments, **deadline(ends), TRACKER: tracker, _RUNNER: render}
+        pieces = self._pieces(made.template, given)
+        first, common = _first_change([] if kept is None else kept.segments, pieces)
+        chars = sum(one.chars if isinstance(one, Change) else sum(map(len, one)) for one in pieces)
         if chars > limit.chars:
             raise OverLimit("size")
+        if accept is not None:
+            accept(common, chars)
+        if kept is not None:
+            kept.chunks.expire()
+        self._kept = None
+        for number, change in render.changes.items():
+            self._records[number] = change.commit()
+        segments: list[tuple[Segment | Record, int]] = [
+            (one.record, one.size) if isinstance(one, Change) else (one, len(one)) for one in pieces
+        ]
+        chunks = Chunks([one.chunks if isinstance(one, Record) else one for one, _ in segments])
         self._kept = _Kept(arguments, segments, chunks)
         return Rendered(chunks, first, common, chars, render.iterations, None)
 
@@ -328,27 +362,27 @@ class FoldState:
         first = fresh[0] if fresh else min(len(before), len(messages))
         return arguments, Lists((before, messages, first))
 
-    def _pieces(self, template: Template, arguments: dict[str, Any]) -> list[tuple[Segment | Record, int]]:
-        """What the template puts out: the records of its loops, and the rows of pieces between them."""
-        out: list[tuple[Segment | Record, int]] = []
+    def _pieces(self, template: Template, arguments: dict[str, Any]) -> list[Segment | Change]:
+        """What the template puts out: what its loops do, and the rows of pieces between them."""
+        out: list[Segment | Change] = []
         between: Segment = []
         for piece in template.root_render_func(template.new_context(arguments)):
             if type(piece) is not FoldedText:
                 if piece:
                     between.append(piece)
                 continue
-            record = piece.record
-            if not record.chars:
+            change = piece.change
+            if not change.chars:
                 continue
             if piece.backwards:
-                between += reversed(record.chunks)
+                between += reversed(change.chunks())
                 continue
             if between:
-                out.append((between, len(between)))
+                out.append(between)
                 between = []
-            out.append((record, len(record.chunks)))
+            out.append(change)
         if between:
-            out.append((between, len(between)))
+            out.append(between)
         return out
 
 
@@ -362,19 +396,21 @@ def _vouched_for(before: list[Any], messages: list[Any], hint: int | None) -> in
     return known if all(before[place] is messages[place] for place in tried) else 0
 
 
-def _first_change(old: list[tuple[Segment | Record, int]], new: list[tuple[Segment | Record, int]]) -> tuple[int, int]:
-    """The first chunk that is not the last render's, and the characters before it."""
+def _first_change(old: list[tuple[Segment | Record, int]], new: list[Segment | Change]) -> tuple[int, int]:
+    """The first chunk that is not the last render's, and the characters before it. Before the changes are made."""
     chunks = chars = 0
-    for at, (segment, size) in enumerate(new):
+    for at, segment in enumerate(new):
         before, old_size = old[at] if at < len(old) else ([], 0)
-        if isinstance(segment, Record):
-            if segment is not before:
+        if isinstance(segment, Change):
+            size = segment.size
+            if segment.record is not before:
                 return chunks, chars
             same_chunks = min(segment.first_changed, size, old_size)
             if same_chunks < size or size != old_size:
-                return chunks + same_chunks, chars + segment.text_before(same_chunks)
+                return chunks + same_chunks, chars + segment.record.text_before(same_chunks)
             chars += segment.chars
         else:
+            size = len(segment)
             if not isinstance(before, list):
                 return chunks, chars
             same_chunks = next(

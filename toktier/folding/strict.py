@@ -12,7 +12,7 @@ keys (all of them show in ``tojson``). So:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, count, islice
+from itertools import compress, count
 from operator import is_not
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -83,7 +83,7 @@ def reuse(old: list[Any], new: list[Any], known: int = 0) -> tuple[list[Any], li
     both = min(len(old), len(new))
     out = new
     fresh: list[int] = []
-    for place in compress(range(known, both), map(is_not, islice(old, known, both), islice(new, known, both))):
+    for place in compress(range(known, both), map(is_not, old[known:both], new[known:both])):
         if same(old[place], new[place]):
             if out is new:
                 out = list(new)

@@ -17,7 +17,7 @@ A list that changed in ``[a, b)`` (up to `FAR` if its length did) can only make 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class Tracker:
         """Before an iteration."""
         self.place = place
         self.mask = 0
-        self.made: list[tuple[Scan, str]] = []
+        self.made: Sequence[tuple[Scan, str]] = ()
         self.low = [FAR + 1] * len(self.slots)
         self.high = [UNREAD] * len(self.slots)
 
@@ -174,8 +174,13 @@ def _value(context: Context, value: Any, number: int) -> Any:
 
 
 def _item(context: Context, value: Any, number: int, argument: Any) -> Any:
-    tracker = _tracker(context)
-    if tracker.plan is not None:
+    tracker = context.parent[TRACKER]
+    plan = tracker.plan
+    if plan is not None:
+        if number >= 0 and type(value) is list and type(argument) is int and 0 <= argument < len(value):
+            # What is below, for nearly every call. The sandbox gives the item of a list as it is.
+            tracker.read(plan.slots[number], argument, argument)
+            return value[argument]
         slot = tracker.list_slot(number, value)
         if slot >= 0:
             if type(argument) is int and argument >= 0:
@@ -231,7 +236,7 @@ def _look_up(context: Context, value: Any, number: int, scan: int, key: Any) -> 
     if index is None:
         index = tracker.lookups.indexes[one] = Index()
         index.update(value, (0, FAR), partial(tracker.collect, scan))
-    tracker.made.append((one, key))
+    tracker.made = [*tracker.made, (one, key)]
     return [value[place] for place in index.places(key)]
 
 
@@ -314,7 +319,7 @@ def _take(context: Context, value: Any, number: int) -> str:
 
 
 def _loop_index0(context: Context, _: None) -> int:
-    tracker = _tracker(context)
+    tracker: Tracker = context.parent[TRACKER]
     if tracker.backwards:
         tracker.read(0, FAR, FAR)
         return tracker.size - 1 - tracker.place
@@ -361,21 +366,23 @@ def _loop_nextitem(context: Context, _: None) -> Any:
     return _beside(context, 1, "there is no next item")
 
 
-def _ends(context: Context, upper: bool) -> bool:
+def _ends(tracker: Tracker, upper: bool) -> bool:
     """Whether this is the place at the upper end (which moves as the list grows), or place 0."""
-    tracker = _tracker(context)
+    place = tracker.place
     if not upper:
-        return tracker.place == 0
-    tracker.read(0, tracker.place + 1, tracker.place + 1)
-    return tracker.place == tracker.size - 1
+        return place == 0
+    tracker.read(0, place + 1, place + 1)
+    return place == tracker.size - 1
 
 
 def _loop_first(context: Context, _: None) -> bool:
-    return _ends(context, _tracker(context).backwards)
+    tracker: Tracker = context.parent[TRACKER]
+    return _ends(tracker, tracker.backwards)
 
 
 def _loop_last(context: Context, _: None) -> bool:
-    return _ends(context, not _tracker(context).backwards)
+    tracker: Tracker = context.parent[TRACKER]
+    return _ends(tracker, not tracker.backwards)
 
 
 def _loop_depth(context: Context, _: None) -> int:

@@ -64,7 +64,7 @@ def _told(reports: list[Report], left_out: dict[str, str], seed: int) -> dict[st
     """What goes into the file: totals, and one entry a template."""
     totals = {
         name: sum(getattr(report, name) for report in reports)
-        for name in ("checks", "outputs", "exceptions", "mismatches", "iterations", "messages")
+        for name in ("checks", "outputs", "exceptions", "mismatches", "iterations", "messages", "given_up")
     }
     return {"seed": seed, "totals": totals, "templates": [vars(one) for one in reports], "left_out": left_out}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from toktier.errors import Unrenderable
+from toktier.errors import TakesLong, Unrenderable
 from toktier.folding import Folded, FoldState, Rendered
 from toktier.template import ChatTemplate, RenderRequest
 from tools.folding.conversations import Session, steps
@@ -32,6 +34,8 @@ class Report:
     """That ran, in renders that did not fall back."""
     messages: int = 0
     """In those renders."""
+    given_up: int = 0
+    """Renders before them that were stopped on the way, or not accepted, and left the state as it was."""
     fallbacks: Counter[str] = field(default_factory=Counter)
     """Where the full render succeeded."""
     seconds: float = 0.0
@@ -68,6 +72,8 @@ def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, c
         reference = copy.deepcopy(request)
         rendered: list[Rendered] = []
         twin = state.clone() if made.random.random() < 0.2 else None
+        if made.random.random() < 0.15 and _given_up(state, request, made.random):
+            report.given_up += 1
 
         got = outcome(partial(_incremental, state, request, hint, rendered))
         wanted = outcome(partial(template.render, reference))
@@ -101,6 +107,50 @@ def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, c
             good = list(made.messages)
         elif made.random.random() < 0.9:
             made.messages[:] = good if made.random.random() < 0.7 else []
+
+
+class Ticks(float):
+    """A time limit that is over at the n-th look at the clock, wherever that is."""
+
+    def __new__(cls, count: int) -> Ticks:
+        made = super().__new__(cls, 1e9)
+        made.left = count
+        return made
+
+    left: int
+
+    def __radd__(self, _: object) -> Ticks:  # type: ignore[override]
+        return self
+
+    def __sub__(self, _: object) -> Ticks:  # type: ignore[override]
+        return self
+
+    def __ge__(self, _: object) -> bool:
+        return False
+
+    def __lt__(self, _: object) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def _given_up(state: FoldState, request: RenderRequest, chance: random.Random) -> bool:
+    """Renders something like the request and stops at some point, or does not accept what comes out. Whether the state
+    says that it is still the last request's."""
+    messages = [json.loads(json.dumps(one)) if chance.random() < 0.2 else one for one in request.messages]
+    if messages and chance.random() < 0.7:
+        del messages[chance.randrange(len(messages))]
+    other = RenderRequest(messages, request.tools, request.kwargs)
+    before = state.kept
+    refuse = chance.random() < 0.5
+
+    def accept(_common: int, _chars: int) -> None:
+        raise TakesLong("accepted by nobody")
+
+    with contextlib.suppress(Unrenderable, TakesLong):
+        state.render(other, None, None if refuse else Ticks(chance.randrange(40)), accept)
+    kept = state.kept
+    assert kept is None or (before is not None and kept[0] is before[0])
+    return kept is not None
 
 
 def _incremental(state: FoldState, request: RenderRequest, hint: int | None, out: list[Rendered]) -> str:

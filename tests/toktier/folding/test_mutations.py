@@ -13,6 +13,7 @@ from tests.support.folding_case import Case
 from toktier.folding import (
     Fallback,
     allowed,
+    change,
     fold,
     guards,
     indexes,
@@ -39,7 +40,7 @@ def _loose(patch: pytest.MonkeyPatch) -> None:
 
 
 def _reads_nothing(slot: int | None = None) -> Patch:
-    def change(patch: pytest.MonkeyPatch) -> None:
+    def taken_away(patch: pytest.MonkeyPatch) -> None:
         read = tracker.Tracker.read
 
         def ours(self: Any, at: int, low: int, high: int) -> None:
@@ -48,7 +49,7 @@ def _reads_nothing(slot: int | None = None) -> Patch:
 
         patch.setattr(tracker.Tracker, "read", ours)
 
-    return change
+    return taken_away
 
 
 def _no_far(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def _nothing_is_carried(patch: pytest.MonkeyPatch) -> None:
 
 
 def _breaks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fold._Walk, "_break", lambda *_: None)
+    patch.setattr(change.Change, "stop", lambda *_: None)
 
 
 def _any_guard(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ def _sites_at_the_level_of_the_template(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_looks_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(indexes.Lookups, "users", lambda *_: set())
+    patch.setattr(indexes.Lookups, "touched", lambda *_: set())
 
 
 def _indexes_stay(patch: pytest.MonkeyPatch) -> None:
@@ -224,9 +225,9 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_guard_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    change, case = MUTATIONS[name]
+    taken_away, case = MUTATIONS[name]
     assert not _wrong(CASES[case])
-    change(monkeypatch)
+    taken_away(monkeypatch)
     assert _wrong(CASES[case])
 
 
