@@ -119,10 +119,10 @@ class Ticks(float):
 
     left: int
 
-    def __radd__(self, _: object) -> Ticks:  # type: ignore[override]
+    def __radd__(self, _: object) -> Ticks:
         return self
 
-    def __sub__(self, _: object) -> Ticks:  # type: ignore[override]
+    def __sub__(self, _: object) -> Ticks:
         return self
 
     def __ge__(self, _: object) -> bool:
