@@ -167,7 +167,18 @@ class Core:
         except CannotLoad as error:
             raise No(error.reason, error.detail) from None
         if new is not None:
-            runtime.take(new)
+            self._take(runtime, new)
+
+    def _take(self, runtime: ModelRuntime, loaded: Loaded) -> None:
+        runtime.take(loaded)
+        self._begin_engines()
+
+    def _begin_engines(self) -> None:
+        """Have the event loop's thread begin with the window engines (`Loaded.begun`) while nobody waits for it. Until
+        then requests of such a model are prepared in threads."""
+        for runtime in self.generation.registry.models.values() if not self.in_flight else ():
+            if runtime.loaded is not None and runtime.loaded.window is not None and not runtime.loaded.begun:
+                runtime.loaded.window.begin()
 
     async def _loaded(self, runtime: ModelRuntime, server: config.Server, probe: Probe) -> bool:
         """Loads the tier, again and again where that may help. False when only another configuration can."""
@@ -186,7 +197,7 @@ class Core:
                         self.store,
                         self.shadow.quarantine,
                     )
-                    runtime.take(loaded)
+                    self._take(runtime, loaded)
                     return True
                 except CannotLoad as error:
                     runtime.set_text(error.reason, error.detail)
@@ -239,6 +250,7 @@ class Core:
             generation.in_flight -= 1
             if not generation.in_flight:
                 generation.idle.set()
+            self._begin_engines()
 
     async def _serve(
         self, request: web.Request, found: tuple[Route, str | None] | None, generation: Generation

@@ -16,6 +16,7 @@ import structlog
 from proxy.config import EMBEDDED_TOKENIZER, Model, Server
 from proxy.registry import CannotLoad, Loaded
 from toktier import files as sources
+from toktier.engines.fastokens import FastokensEngine
 from toktier.errors import TokTierError
 from toktier.parity import Comparison, Outcome, Parity
 from toktier.profiles import base
@@ -180,7 +181,8 @@ def assemble(
     tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special, quarantine)
     setup = setup_of(tier, chat_template=None if model.chat_template is None else str(model.chat_template))
     certificate = None if tokenizer.certificate is None else tokenizer.certificate.digest
-    return Loaded(tier, size, versions, control, parity, setup=setup, certificate=certificate)
+    window = tokenizer.window if isinstance(tokenizer.window, FastokensEngine) else None
+    return Loaded(tier, size, versions, control, parity, setup=setup, certificate=certificate, window=window)
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

@@ -59,6 +59,15 @@ class Tier(Protocol):
     ) -> Prepared: ...
 
 
+class Begins(Protocol):
+    """What takes long with its first use in a thread."""
+
+    @property
+    def begun(self) -> bool: ...
+
+    def begin(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model that can be repaired. ``vocab_size``: IDs from here on are out of the engine's range."""
@@ -81,6 +90,13 @@ class Loaded:
     """What another process loads to check the tier's work; None where it cannot."""
     certificate: str | None = None
     """Digest of the tokenizer's certificate; None where there is none."""
+    window: Begins | None = None
+    """The tier's window engine, where it is of that kind."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the calling thread, which is the event loop's, may use the tier without waiting for that."""
+        return self.window is None or self.window.begun
 
 
 class CannotLoad(Exception):

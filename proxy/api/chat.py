@@ -174,7 +174,7 @@ async def _prepare(exchange: Exchange, work: _Work, parsed: Parsed) -> tuple[Pre
     if exchange.lanes.full(size):
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
     turn = exchange.lanes.turn
-    if exchange.quick and parsed.read < server.inline_below_bytes and not turn.over:
+    if exchange.quick and parsed.read < server.inline_below_bytes and not turn.over and work.begun:
         try:
             with turn.work():
                 return work.run(wait=False)
@@ -209,6 +209,11 @@ class _Work:
         self._shadow, self._request_id = shadow, request_id
         self.sent: Sent | None = None
         self.serialise_ns = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether the event loop's thread can do it as quickly as any."""
+        return self._model.loaded is not None and self._model.loaded.begun
 
     def run(self, wait: bool = True) -> tuple[Prepared, Body]:
         """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""

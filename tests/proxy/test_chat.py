@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,35 @@ async def test_what_may_take_long_is_done_off_the_loop(
     assert (await stage.post(body))[0] == 200
     assert len(threads) == 3
     assert all(name.startswith("toktier-worker") for name in threads)
+
+
+class Slow:
+    """A window engine that takes long with its first use in a thread."""
+
+    begun = False
+
+    def begin(self) -> None:
+        self.begun = True
+
+
+async def test_the_loop_begins_with_an_engine_while_nobody_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(stage.tier, "prepare", noted(stage.tier.prepare, threads))
+    core = stage.proxy.core
+    runtime = core.generation.registry.models["m"]
+    assert runtime.loaded is not None
+    runtime.loaded = replace(runtime.loaded, window=(slow := Slow()))
+    core.in_flight += 1  # a stream, say
+    assert (await stage.post(BODY))[0] == 200
+    assert not slow.begun
+    core.in_flight -= 1
+    assert (await stage.post(BODY))[0] == 200
+    assert slow.begun
+    assert (await stage.post(BODY))[0] == 200
+    assert [name.startswith("toktier-worker") for name in threads] == [True, True, False]
+    again = Slow()
+    core._take(runtime, replace(runtime.loaded, window=again))
+    assert again.begun, "as soon as it is loaded"
 
 
 async def test_the_loop_does_not_wait_for_a_session_in_use(tmp_path: Path) -> None:

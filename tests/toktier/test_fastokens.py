@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,35 @@ def test_old_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str,
     monkeypatch.setattr(fastokens, "installed_version", lambda: version)
     assert fastokens.usable_version() is usable
     assert (static_refusal(small_spec()) is None) is usable
+
+
+def test_every_thread_begins_with_a_text_during_which_others_run() -> None:
+    raw = RawFastokens(json.dumps(small_spec()))
+    asked: list[tuple[int, str]] = []
+    encode = raw._tokenizer.encode_batch_flat
+
+    class Noted:
+        @staticmethod
+        def encode_batch_flat(texts: list[str]) -> Any:
+            asked.extend((threading.get_ident(), text) for text in texts)
+            return encode(texts)
+
+    raw._tokenizer = Noted()
+    engine = FastokensEngine(raw, ReferenceEngine(tokenizers.Tokenizer.from_str(json.dumps(small_spec()))))
+    begun = [engine.begun]
+
+    def work() -> None:
+        begun.append(engine.begun)
+        engine.encode("one")
+        begun.append(engine.begun)
+        engine.encode_batch(["two", "three"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    engine.begin()
+    engine.encode("four")
+    assert begun == [True, False, True]
+    assert [text for _, text in asked] == [fastokens._FIRST, "one", "two", "three", "four"]
+    assert len({ident for ident, _ in asked[:4]}) == 1
+    assert len(fastokens._FIRST.encode()) >= 16 << 10
