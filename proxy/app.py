@@ -28,6 +28,7 @@ from proxy.body import expects_continue
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.exchange import Exchange, Generation
+from proxy.gpu import GpuCollector, Gpus
 from proxy.lanes import Lanes
 from proxy.metrics import Metrics
 from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
@@ -61,8 +62,9 @@ LoadTier = Callable[[str, config.Model, config.Server, SessionStore, Quarantine]
 class Core:
     """What lives as long as the process: the session store, the worker threads, the metrics, the present generation."""
 
-    def __init__(self, settings: Settings, load: LoadTier) -> None:
+    def __init__(self, settings: Settings, load: LoadTier, gpus: Gpus) -> None:
         self._load = load
+        self._gpus = gpus
         self._first = settings
         self._tenants = Tenants(settings.auth)
         self.metrics = Metrics()
@@ -84,6 +86,8 @@ class Core:
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """For ``cleanup_ctx``: starts everything, and ends it after the last request."""
         self.generation = self._begin(self._first, self._tenants, {})
+        self._gpus.spare()
+        self.metrics.registry.register(GpuCollector(self._gpus))
         self.metrics.watch(
             sessions=lambda: (len(self.store), self.store.nbytes),
             upstreams=lambda: self.generation.registry.states(),
@@ -110,6 +114,7 @@ class Core:
             await self.shadow.close(max(LAST_CHECKS_S, left))
             self.lanes.shutdown()
             self._loader.shutdown(wait=False, cancel_futures=True)
+            await asyncio.get_running_loop().run_in_executor(None, self._gpus.close)
 
     async def _sweep(self) -> None:
         """Drops old sessions also where no request does. Ends only by cancellation."""
@@ -235,7 +240,7 @@ class Core:
             if route.kind is Kind.HEALTH:
                 return health.health()
             if route.kind is Kind.READY:
-                return health.ready(self.generation, self.shadow.quarantine)
+                return health.ready(self.generation, self.shadow.quarantine, self._gpus)
             if route.kind is Kind.METRICS:
                 return health.metrics(self.metrics, request.headers.get("Accept"))
         generation = self.generation
@@ -359,12 +364,13 @@ CORE: web.AppKey[Core] = web.AppKey("core", Core)
 def create_app(settings: Settings, load: LoadTier | None = None) -> web.Application:
     """The application. ``load`` makes a model's tier. Raises OSError or `proxy.tenants.KeyFileError`."""
     loader = None
+    gpus = Gpus(settings.gpu if load is None else config.Gpu(mode="off"))  # other tiers have their own engines
     if load is None:
         from proxy.loading import Loader
 
-        loader = Loader()
+        loader = Loader(gpus)
         load = loader.load
-    core = Core(settings, load)
+    core = Core(settings, load, gpus)
     app = web.Application(
         handler_args={
             "auto_decompress": False,

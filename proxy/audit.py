@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Path
+from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Gpu, Path
 
 if TYPE_CHECKING:
     from toktier.tier import Prepared
@@ -84,6 +84,8 @@ class RequestRecord:
     cause: Cause | None = None
     full: FullEncode | None = None
     full_render: FullRender | None = None
+    gpu: Gpu | None = None
+    """What a GPU did for the text that was encoded; None where nothing was, or there is no GPU."""
     stream: bool | None = None
     messages: int | None = None
     chars: int | None = None
@@ -143,7 +145,7 @@ class RequestRecord:
     def take(self, prepared: Prepared) -> None:
         """Everything that the tier found out about the request."""
         self.path, self.cause, self.full = prepared.path, prepared.cause, prepared.full
-        self.full_render = prepared.full_render
+        self.full_render, self.gpu = prepared.full_render, prepared.gpu
         self.session, self.messages = prepared.session, prepared.messages
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)

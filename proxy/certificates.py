@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,7 @@ from proxy import logs
 from proxy.certify import Exit, inspect
 from proxy.certify_words import pointed_at
 from proxy.config import EMBEDDED_TOKENIZER, Log
+from proxy.gpu import ready_path
 from toktier import panics
 from toktier.campaign import corpus
 from toktier.campaign.runner import Plan, ProcessLost, run
@@ -58,15 +60,24 @@ def certify(source: Source, texts: Sequence[Path], cache_dir: Path, *, as_json: 
     return report.exit_code
 
 
-def campaign(source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, *, as_json: bool) -> Exit:
-    """Runs a campaign and prints its report, also where Ctrl-C or SIGTERM ends it."""
+def campaign(
+    source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, *, as_json: bool, gpu: bool = False
+) -> Exit:
+    """Runs a campaign and prints its report, also where Ctrl-C or SIGTERM ends it. ``gpu``: ropes ask a GPU first."""
     with _terminable() as terminated:
-        code = _campaign(source, texts, cache_dir, plan, terminated, as_json=as_json)
+        code = _campaign(source, texts, cache_dir, plan, terminated, as_json=as_json, gpu=gpu)
     return Exit.TERMINATED if terminated and code is not Exit.DIVERGENCE else code
 
 
 def _campaign(
-    source: Source, texts: Sequence[Path], cache_dir: Path, plan: Plan, terminated: Sequence[int], *, as_json: bool
+    source: Source,
+    texts: Sequence[Path],
+    cache_dir: Path,
+    plan: Plan,
+    terminated: Sequence[int],
+    *,
+    as_json: bool,
+    gpu: bool,
 ) -> Exit:
     from proxy.campaign_print import bar, show
 
@@ -82,6 +93,7 @@ def _campaign(
                 cache_dir=cache_dir,
                 real=real,
                 progress=progress,
+                gpu=partial(ready_path, cache_dir=cache_dir) if gpu else None,
             )
     except UnusableFile as error:
         return _unusable(error, as_json=as_json)

@@ -16,12 +16,17 @@ import aiohttp
 
 from proxy.config import Model, Settings, Upstream
 from proxy.config_checks import warnings
+from proxy.gpu import Gpus
 from proxy.loading import Loader
 from proxy.registry import CannotLoad
 from toktier import panics
-from toktier.reasons import BYPASS_HELP, Bypass
+from toktier.chunks import GpuPath
+from toktier.reasons import BYPASS_HELP, GPU_HELP, Bypass, Gpu
 from toktier.sessions import SessionStore
 from toktier.tier import ModelTier
+
+GPU_WAIT_S = 120.0
+"""How long a tokenizer's GPU path may take to be made ready."""
 
 
 class Exit(IntEnum):
@@ -59,6 +64,10 @@ class ModelReport:
     """What the comparison with transformers found (`toktier.parity.Outcome`); ``parity_detail`` says it in words."""
     parity_detail: str | None = None
     load_s: float | None = None
+    gpu: Gpu | None = None
+    """What a long text meets on the GPU path; None where there is none."""
+    gpu_from_chars: int | None = None
+    """Characters from which on texts go to a GPU."""
 
     @property
     def degraded(self) -> bool:
@@ -93,11 +102,16 @@ class Report:
     models: list[ModelReport] = field(default_factory=list)
     upstreams: list[UpstreamReport] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    gpu: dict[str, Any] = field(default_factory=dict)
+    """As ``gpu`` of ``GET /ready``."""
+    gpu_problem: str | None = None
+    """Set where a GPU is required and none works."""
 
     @property
     def exit_code(self) -> Exit:
         """OK, or DEGRADED. (INVALID is decided before there is a report.)"""
         bad = any(m.degraded for m in self.models) or any(u.reachable is False for u in self.upstreams)
+        bad = bad or self.gpu_problem is not None
         return Exit.DEGRADED if bad else Exit.OK
 
     def json(self) -> dict[str, Any]:
@@ -109,22 +123,25 @@ def inspect(settings: Settings, *, probe: bool = False) -> Report:
     """The report on a valid configuration. Loading a tokenizer takes seconds where no certificate is cached."""
     server = settings.server
     scheme = "https" if server.tls_cert is not None else "http"
+    gpus = Gpus(settings.gpu)
     report = Report(
         listen=f"{scheme}://{f'[{server.host}]' if ':' in server.host else server.host}:{server.port}",
         auth_mode=settings.auth.mode,
         cache_salt="per tenant" if settings.auth.salt == "tenant" else "off",
         log=str(settings.log.path) if settings.log.path is not None else "standard output",
         default_upstream=settings.default_upstream,
-        models=[_model(name, model, settings) for name, model in settings.models.items()],
+        models=[_model(name, model, settings, gpus) for name, model in settings.models.items()],
         upstreams=[_upstream(name, upstream, settings) for name, upstream in settings.upstreams.items()],
         warnings=[str(problem) for problem in warnings(settings)],
     )
+    report.gpu, report.gpu_problem = gpus.told(), gpus.degraded
+    gpus.close()
     if probe:
         asyncio.run(_probe(settings, report))
     return report
 
 
-def _model(name: str, model: Model, settings: Settings) -> ModelReport:
+def _model(name: str, model: Model, settings: Settings, gpus: Gpus) -> ModelReport:
     report = ModelReport(name, list(model.aliases), model.upstream, model.mode, model.profile, model.tokenizer)
     if model.mode == "text" or model.tokenizer is None:
         report.bypass = Bypass.TEXT_MODE_CONFIGURED
@@ -133,7 +150,7 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
     start = time.perf_counter()
     try:
         with panics.unreported():
-            loaded = Loader().load(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
+            loaded = Loader(gpus).load(name, model, settings.server, SessionStore(1 << 20, 1.0, 1.0))
     except CannotLoad as error:
         report.bypass, report.detail = error.reason, error.detail
         return report
@@ -152,7 +169,18 @@ def _model(name: str, model: Model, settings: Settings) -> ModelReport:
         report.certificate_digest = tokenizer.certificate.digest
     else:
         report.certificate_refusal = str(tokenizer.refusal)
+    if (gpu := loaded.tier.gpu) is not None:
+        report.gpu = _settled(gpu)
+        report.gpu_from_chars = gpu.from_chars
     return report
+
+
+def _settled(gpu: GpuPath) -> Gpu:
+    """What becomes of its GPU path, once that is known."""
+    end = time.monotonic() + GPU_WAIT_S
+    while (standing := gpu.standing) is Gpu.LOADING and time.monotonic() < end:
+        time.sleep(0.05)
+    return standing
 
 
 def _upstream(name: str, upstream: Upstream, settings: Settings) -> UpstreamReport:
@@ -198,6 +226,13 @@ async def _probe_one(settings: Settings, report: UpstreamReport) -> None:
     except (ValueError, AttributeError, KeyError, TypeError):
         report.problem = "the answer is not what an OpenAI-compatible server sends"
         report.reachable = False
+
+
+def explain_gpu(model: ModelReport) -> str:
+    """What a model has of the GPU path, for people."""
+    if model.gpu is Gpu.USED:
+        return f"texts of {model.gpu_from_chars:,} characters and more"
+    return "" if model.gpu is None else f"no: {GPU_HELP[model.gpu]} ({model.gpu.value})"
 
 
 def explain_bypass(model: ModelReport) -> str:

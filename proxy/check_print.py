@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxy.check import ModelReport, Report, explain_bypass
+from proxy.check import ModelReport, Report, explain_bypass, explain_gpu
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -15,7 +15,8 @@ def show(report: Report, console: Console | None = None) -> None:
     out.print(f"listens on      {escape(report.listen)}")
     out.print(f"clients         auth mode {report.auth_mode}, cache salt {report.cache_salt}")
     out.print(f"log             {escape(report.log)}")
-    out.print(f"no model named  {escape(report.default_upstream or '404')}\n")
+    out.print(f"no model named  {escape(report.default_upstream or '404')}")
+    out.print(f"GPU             {escape(_gpu(report))}\n", soft_wrap=True)
     upstreams = Table("upstream", "url", "IDs go to", "credential", "answer", box=None, pad_edge=False)
     for upstream in report.upstreams:
         answer = "not asked (--probe)"
@@ -33,6 +34,13 @@ def show(report: Report, console: Console | None = None) -> None:
     for warning in report.warnings:
         out.print(f"\n[yellow]warning[/] {escape(warning)}", soft_wrap=True)
     out.print(f"\n{'degraded: see above' if report.exit_code else 'ok'}")
+
+
+def _gpu(report: Report) -> str:
+    gpu = report.gpu
+    told = [f"{one['device']} {one['name'] or ''} {one['state']}" for one in gpu.get("devices", ())]
+    told += [f"{one['help']} ({one['reason']})" for one in (gpu, *gpu.get("devices", ())) if "reason" in one]
+    return ", ".join([gpu.get("mode", ""), *told])
 
 
 def _model(model: ModelReport, out: Console) -> None:
@@ -53,6 +61,8 @@ def _model(model: ModelReport, out: Console) -> None:
         lines.append(("certificate", certificate))
         refusal = f" ({model.window_refusal})" if model.window_refusal else ""
         lines.append(("encoder", f"{model.window_engine}{refusal}"))
+    if model.gpu is not None:
+        lines.append(("GPU", explain_gpu(model)))
     if model.parity is not None:
         lines.append(("parity", f"{model.parity_detail} ({model.parity})"))
     if model.template_digest is not None:

@@ -234,6 +234,7 @@ def campaign(
     seed: Annotated[int, typer.Option("--seed", help="The same seed tries the same texts.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", min=0, max=512, help="Processes; 0: one a core.")] = 0,
     plant: Annotated[bool, typer.Option("--plant", help="Plant faults instead, each of which must be found.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Ropes encode on the first GPU; one process.")] = False,
     text: TextsOption = None,
     revision: RevisionOption = None,
     sidecar: SidecarOption = None,
@@ -244,8 +245,9 @@ def campaign(
     from toktier.campaign.runner import PLANTS, Plan
 
     source = certificates.Source(path, revision, sidecar)
-    plan = Plan(cases, rope_ops, seconds, seed, jobs, plants=PLANTS if plant else 0)
-    raise typer.Exit(certificates.campaign(source, text or [], _cache_dir(as_json=as_json), plan, as_json=as_json))
+    plan = Plan(cases, rope_ops, seconds, seed, 1 if gpu else jobs, plants=PLANTS if plant else 0)
+    cache_dir = _cache_dir(as_json=as_json)
+    raise typer.Exit(certificates.campaign(source, text or [], cache_dir, plan, as_json=as_json, gpu=gpu))
 
 
 @app.command()

@@ -25,6 +25,7 @@ from proxy.config_sources import ConfigError, Problem
 __all__ = [
     "Auth",
     "ConfigError",
+    "Gpu",
     "Limits",
     "Log",
     "Model",
@@ -239,6 +240,38 @@ class Shadow(Section):
     )
 
 
+class Gpu(Section):
+    """Long texts encoded on NVIDIA GPUs, with the reference's IDs (docs/gpu.md). Needs the extra ``gpu``."""
+
+    mode: Literal["off", "auto", "required"] = Field(
+        "auto",
+        description="auto: where there is a driver; required: TokTier is degraded where no device works; off: never",
+    )
+    devices: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
+        (0,), min_length=1, max_length=64, description="numbers of the devices, as the driver counts them"
+    )
+    from_chars: int = Field(
+        0, ge=0, description="shortest text that goes to a GPU, in characters; 0: measured against the CPU at the start"
+    )
+    window_us: float = Field(
+        50.0, ge=0, le=10_000, description="how long a text waits for others that are on their way, to share a launch"
+    )
+    max_bytes: int = Field(
+        16 << 20,
+        ge=64 << 10,
+        le=256 << 20,
+        description="text of one launch; longer ones take several. A device needs some 25 times as much memory",
+    )
+    queue_bytes: int = Field(
+        64 << 20, ge=64 << 10, description="text that may wait for a device; more is encoded by the CPU"
+    )
+    timeout_s: Seconds = Field(
+        2.0,
+        description="how long a text may wait for its turn, and for the device's answer; then the CPU encodes it. A "
+        "device that does not answer is not asked again until it does",
+    )
+
+
 class Log(Section):
     """The structured log: one JSON line per request and event."""
 
@@ -348,6 +381,7 @@ class Settings(Section):
     sessions: Sessions = Sessions()
     limits: Limits = Limits()
     shadow: Shadow = Shadow()
+    gpu: Gpu = Gpu()
     log: Log = Log()
     upstreams: dict[str, Upstream] = Field({}, description="the engines, by name")
     models: dict[str, Model] = Field({}, description="the models, by the name that clients send")

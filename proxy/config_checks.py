@@ -38,6 +38,7 @@ def cross_checks(settings: Settings, origins: Origins) -> list[Problem]:
     _state(settings, add)
     _log(settings, add)
     _limits(settings, add)
+    _gpu(settings, add)
     return found
 
 
@@ -261,6 +262,18 @@ def _limits(settings: Settings, add: Add) -> None:
             ("limits", "body_bytes"),
             "below server.max_body_bytes, so that no body of that size could ever be taken",
             "raise it, or lower server.max_body_bytes",
+        )
+
+
+def _gpu(settings: Settings, add: Add) -> None:
+    gpu = settings.gpu
+    if len(set(gpu.devices)) < len(gpu.devices):
+        add(("gpu", "devices"), "a device is named twice", "name each once")
+    if gpu.queue_bytes < gpu.max_bytes:
+        add(
+            ("gpu", "queue_bytes"),
+            "below gpu.max_bytes, so that a text of that size could only go alone",
+            "raise it, or lower gpu.max_bytes",
         )
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import structlog
 
 from proxy.config import EMBEDDED_TOKENIZER, Model, Server
+from proxy.gpu import Gpus
 from proxy.registry import CannotLoad, Loaded
 from toktier import files as sources
+from toktier.chunks import GpuPath
 from toktier.engines.fastokens import FastokensEngine
 from toktier.errors import TokTierError
 from toktier.parity import Comparison, Outcome, Parity
@@ -42,7 +44,8 @@ many, the bound is the next multiple of this (known paddings: 0 to 1,069)."""
 class Loader:
     """Makes tiers, one at a time, in any thread. `close` ends what it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Gpus | None = None) -> None:
+        self._gpus = gpus
         self._lock = threading.Lock()
         self._closed = False
         self._comparison: Comparison | None = None
@@ -61,7 +64,8 @@ class Loader:
         _report(name, tokenizer, parity)
         if parity.outcome is Outcome.DIFFERENT:
             raise CannotLoad(Bypass.TOKENIZER_MISMATCH, parity.detail, final=True)
-        loaded = assemble(name, model, tokenizer, store, parity, quarantine)
+        gpu = None if self._gpus is None else self._gpus.engine(tokenizer, read, server.cache_dir, quarantine)
+        loaded = assemble(name, model, tokenizer, store, parity, quarantine, gpu)
         _set_aside()
         return self._with_more(name, model, server, store, loaded, quarantine)
 
@@ -156,8 +160,9 @@ def assemble(
     store: SessionStore,
     parity: Parity | None = None,
     quarantine: Quarantine | None = None,
+    gpu: GpuPath | None = None,
 ) -> Loaded:
-    """The tier of a model whose tokenizer is loaded. Raises `CannotLoad`."""
+    """The tier of a model whose tokenizer is loaded; ``gpu``: its own, if any. Raises `CannotLoad`."""
     profile: base.EngineProfile = SglangProfile() if model.profile == "sglang" else VllmProfile()
     renderer = profile.renderer_of(tokenizer.files, tokenizer.config)
     if renderer != "jinja":
@@ -178,7 +183,7 @@ def assemble(
     control = control_pattern(tokenizer.spec)
     special = tokenizer.special if parity is not None and parity.special else None
     versions = {engine.name: engine.version for engine in (tokenizer.reference, tokenizer.window)}
-    tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special, quarantine)
+    tier = ModelTier(name, tokenizer, template, profile, settings, store, size, special, quarantine, gpu)
     setup = setup_of(tier, chat_template=None if model.chat_template is None else str(model.chat_template))
     certificate = None if tokenizer.certificate is None else tokenizer.certificate.digest
     window = tokenizer.window if isinstance(tokenizer.window, FastokensEngine) else None

@@ -23,10 +23,10 @@ from proxy.metrics import Metrics
 from proxy.sent import Sent
 from toktier.ids import Ids, shared_prefix
 from toktier.quarantine import Entry, Quarantine, Source
-from toktier.reasons import FullEncode
+from toktier.reasons import FullEncode, Path
 from toktier.sessions import SessionStore
 from toktier.shadow.check import digest_of_ids, digest_of_text
-from toktier.shadow.job import Verdict
+from toktier.shadow.job import Kind, Verdict
 
 _log = structlog.get_logger("toktier.shadow")
 
@@ -109,10 +109,11 @@ class Mismatches:
 
     def found(self, source: Source, sent: Sent, difference: Mapping[str, Any], delay_us: int) -> None:
         """Act on one. ``difference`` is one of `of_verdict`, `of_count` and `of_tokens`. Never raises."""
-        shadow, raised = self.shadow, None
+        shadow, raised = self.shadow, list[Entry]()
         if shadow.on_mismatch == "quarantine":
             with contained("quarantine", sent.request_id):
-                raised = self._distrust(source, sent)
+                for path in suspects(source, sent, difference.get("kind")):
+                    raised += self._distrust(source, sent, path)
             with contained("forget", sent.request_id):
                 self._store.clear()
         event = {
@@ -123,6 +124,7 @@ class Mismatches:
             "session": sent.session,
             "path": sent.path.value,
             "full": sent.full.value if sent.full is not None else None,
+            "by_gpu": sent.by_gpu,
             "tokenizer_digest": sent.trust_digest,
             "prepared_with": sent.tokenizer_digest,
             "template_digest": sent.template_digest,
@@ -135,35 +137,37 @@ class Mismatches:
         if shadow.capture != "off" and sent.content is not None:
             capture = self._captures.keep(shadow.capture, event, sent.content)
         _log.error("mismatch", **event, capture=capture)
-        if raised is not None:
+        for entry in raised:
             _log.error(
                 "quarantined",
-                tokenizer_digest=raised.tokenizer_digest,
-                path=raised.path.value,
-                quarantine_level=raised.level.value,
+                tokenizer_digest=entry.tokenizer_digest,
+                path=entry.path.value,
+                quarantine_level=entry.level.value,
                 source=source.value,
                 model=sent.model,
                 request_id=sent.request_id,
             )
         self._metrics.mismatch_found.labels(sent.model, source.value).inc()
 
-    def _distrust(self, source: Source, sent: Sent) -> Entry | None:
+    def _distrust(self, source: Source, sent: Sent, path: Path) -> list[Entry]:
         """The quarantine's entry where it is new or was raised."""
-        before = self._quarantine.level(sent.trust_digest, sent.path)
+        before = self._quarantine.level(sent.trust_digest, path)
         entry = self._quarantine.add(
             sent.trust_digest,
-            sent.path,
+            path,
             source,
             model=sent.model,
             request_id=sent.request_id,
             at_reference=sent.full is FullEncode.QUARANTINED,
         )
-        return entry if entry.level is not before else None
+        return [entry] if entry.level is not before else []
 
     def refresh(self) -> None:
         """Look at the quarantine's file and tell what another process did to it. Never raises."""
         with contained("refresh", None):
             changes = self._quarantine.refresh()
+            if any(entry.path is Path.GPU for entry in changes.added):
+                self._store.clear()  # sessions hold IDs that came from a GPU before
             for entry in changes.added:
                 _log.warning("quarantine_read", **_named(entry))
             for entry in changes.lifted:
@@ -177,6 +181,17 @@ class Mismatches:
         """What an earlier process left in quarantine."""
         for entry in self._quarantine.entries():
             _log.warning("quarantine_read", **_named(entry))
+
+
+def suspects(source: Source, sent: Sent, kind: str | None) -> list[Path]:
+    """What a mismatch speaks against: the request's path, unless it is clear that only the GPU can be at fault.
+
+    That is so where the reference found other IDs for the same text, some of which came from a GPU. The engine's word
+    is about the text as well, so then it is both.
+    """
+    if not sent.by_gpu or (source is Source.SHADOW and kind != Kind.IDS):
+        return [sent.path]
+    return [Path.GPU] if source is Source.SHADOW else [Path.GPU, sent.path]
 
 
 def _named(entry: Entry) -> dict[str, str]:

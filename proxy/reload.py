@@ -31,6 +31,14 @@ NEEDS_RESTART = frozenset(
         "shadow.queue_jobs",
         "shadow.queue_bytes",
         "shadow.timeout_s",
+        # The devices are opened once.
+        "gpu.mode",
+        "gpu.devices",
+        "gpu.from_chars",
+        "gpu.window_us",
+        "gpu.max_bytes",
+        "gpu.queue_bytes",
+        "gpu.timeout_s",
         # The log writer is made once.
         "log.path",
         "log.queue_lines",

@@ -100,6 +100,8 @@ class Sent:
     content: Content | None = field(repr=False)
     question: Question | None = field(repr=False)
     """Set where the request was drawn for a comparison with the upstream's ``/tokenize``."""
+    by_gpu: bool = False
+    """Whether some of the IDs may come from a GPU."""
     at: float = field(default_factory=time.monotonic)
     """`time.monotonic` when the IDs were ready."""
 

@@ -146,10 +146,13 @@ class Shadow:
                 setup=setup,
                 content=self._room.keep(parsed.raw, made.texts, made.ids),
                 question=self._parity.question(model, parsed, made.ids, request_id, rate),
+                by_gpu=made.by_gpu,
             )
             known = self._samplers.get(model.name)
             if known is not None and setup is not None:
-                shape = shape_of(parsed.value, made.path, made.full, made.control_tokens, made.traits)
+                shape = shape_of(
+                    parsed.value, made.path, made.full, made.control_tokens, made.traits, by_gpu=made.by_gpu
+                )
                 sampled = known[1].wants(shape, made.path)
                 if sampled is not None:
                     self._check(sent, sent.content or Content(parsed.raw, made.texts, made.ids), setup, sampled)
@@ -220,6 +223,7 @@ class Shadow:
             model=job.model,
             request_id=job.request_id,
             path=job.path.value,
+            by_gpu=sent.by_gpu,
             sampled=job.sampled.value,
             result=result,
             chars=verdict.chars,

@@ -20,6 +20,8 @@ A full encode is a batch of chunks: both engines spread a batch over all cores a
 cuts is one chunk. Up to `LONG` characters it goes to the window engine like any other; in longer ones such engines may
 be quadratic, so the reference gets them, and the search for the end of the stretch only samples it: it may cost a small
 part of what the reference costs, and any cut will do.
+
+Where there is a GPU it is asked first, for all chunks at once; whatever keeps it from answering, the engines do.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from toktier.engines.base import Engine
 from toktier.ids import EMPTY, Ids
+from toktier.reasons import Gpu
 
 TARGET = 2048
 """Characters after which a chunk is sealed at the next cut, in texts below a million characters."""
@@ -65,6 +68,33 @@ class CutRule(Protocol):
         ...
 
 
+class GpuPath(Protocol):
+    """T of many chunks at once. `toktier.gpu.router.engine.GpuEngine` is one."""
+
+    @property
+    def standing(self) -> Gpu:
+        """What a long text would meet now: `Gpu.USED`, or why not."""
+        ...
+
+    @property
+    def from_chars(self) -> int | None:
+        """Characters from which on a text is worth it; None while that is not known."""
+        ...
+
+    def encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]] | Gpu:
+        """The IDs of each chunk, one after the other, and the counts; or why there are none. Raises nothing but
+        `UnicodeEncodeError`, on a lone surrogate."""
+        ...
+
+
+class Encoded(NamedTuple):
+    """What `ChunkEncoder.encode` gives; ``gpu``: what the GPU did for it, None where there is none."""
+
+    ids: Ids
+    counts: Sequence[int]
+    gpu: Gpu | None = None
+
+
 @dataclass(frozen=True)
 class ChunkEncoder:
     """What a rope needs of a tokenizer. Without a rule every change is a full encode by the reference."""
@@ -77,6 +107,8 @@ class ChunkEncoder:
     few of its neighbours with it. Any text is right; it is a matter of speed alone."""
     least: int = SMALL
     """Characters of the shortest chunk that a rope keeps beside a change: 2 or more (see `Rope`)."""
+    gpu: GpuPath | None = field(default=None, repr=False, compare=False)
+    """Asked first, where there is a rule."""
     _heads: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """|T(c)| of single characters c. At most `_HEADS` are kept; threads may compute one twice."""
 
@@ -127,7 +159,7 @@ class ChunkEncoder:
             yield cut
             start = cut
 
-    def encode(self, pieces: Sequence[str], before: Sequence[str] = ()) -> tuple[Ids, Sequence[int]]:
+    def encode(self, pieces: Sequence[str], before: Sequence[str] = ()) -> Encoded:
         """The IDs of each piece, one after the other, and the counts. Pieces must be valid UTF-8 text.
 
         ``before``, under an `interior` rule: for each piece the character before it, which makes a cut with its first,
@@ -135,14 +167,14 @@ class ChunkEncoder:
         """
         if not any(before):
             return self._encode(pieces)
-        ids, counts = self._encode([left + piece for left, piece in zip(before, pieces, strict=True)])
+        ids, counts, gpu = self._encode([left + piece for left, piece in zip(before, pieces, strict=True)])
         heads = [self._head(left) if left else 0 for left in before]
         parts: list[Ids] = []
         start = 0
         for count, head in zip(counts, heads, strict=True):
             parts.append(ids[start + head : start + count])
             start += count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts), list(map(len, parts))
+        return Encoded(parts[0] if len(parts) == 1 else np.concatenate(parts), list(map(len, parts)), gpu)
 
     def _head(self, character: str) -> int:
         known = self._heads.get(character)
@@ -153,10 +185,16 @@ class ChunkEncoder:
             self._heads[character] = known
         return known
 
-    def _encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
-        engine = self.window if self.rule is not None else self.reference
+    def _encode(self, pieces: Sequence[str]) -> Encoded:
         if not pieces:
-            return EMPTY, ()
+            return Encoded(EMPTY, ())
+        asked = None if self.gpu is None or self.rule is None else self.gpu.encode(pieces)
+        if isinstance(asked, tuple):
+            return Encoded(*asked, Gpu.USED)
+        return Encoded(*self._by_cpu(pieces), asked)
+
+    def _by_cpu(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
+        engine = self.window if self.rule is not None else self.reference
         if len(pieces) <= _FEW:
             # A batch goes through the engine's thread pool, whose wake-up costs more than encoding a few chunks.
             parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toktier.ids import Ids
-from toktier.reasons import Cause, FullEncode, FullRender, Path
+from toktier.reasons import Cause, FullEncode, FullRender, Gpu, Path
 from toktier.traits import Traits
 from toktier.written import Written, write
 
@@ -48,6 +48,10 @@ class Prepared:
     """The IDs as JSON, and the very array that they were written of."""
     traits: Traits | None = None
     """Those of the messages, where they are known."""
+    gpu: Gpu | None = None
+    """What a GPU did for the part that was encoded; None where nothing was, or there is no GPU."""
+    by_gpu: bool = False
+    """Whether some of `ids` may come from a GPU, of this request or of one before it in the session."""
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 Invariant: a request that is not repaired says why, with a member of `Bypass` (forwarded untouched, as text) or of
 `FullEncode` (IDs are sent, but the whole text was encoded). There is no third way and no free-text reason. `FullRender`
-says why a repaired one was rendered as a whole.
+says why a repaired one was rendered as a whole, `Gpu` why a text that a GPU might have encoded was encoded by the CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ class Path(StrEnum):
     COMPACTION = "compaction"
     RETRY = "retry"
     BYPASS = "bypass"
+    GPU = "gpu"
+    """No request's own path: in quarantine it stands for whatever IDs of a tokenizer came from a GPU."""
 
 
 class Cause(StrEnum):
@@ -55,6 +57,71 @@ class FullRender(StrEnum):
     STATE = "state"
     SEQUENCE = "sequence"
     PAUSED = "paused"
+
+
+class Gpu(StrEnum):
+    """What became of text for which there might be a GPU: `USED`, or why the CPU encoded it. `GPU_HELP` has the
+    sentences.
+    """
+
+    USED = "used"
+    # the machine
+    NO_DRIVER = "no_driver"
+    NO_PYCUDA = "no_pycuda"
+    NO_KERNELS = "no_kernels"
+    NO_DEVICE = "no_device"
+    WRONG_ARCHITECTURE = "wrong_architecture"
+    # the tokenizer
+    LOADING = "loading"
+    REFUSED = "refused"
+    SELF_CHECK = "self_check"
+    SLOWER = "slower"
+    QUARANTINED = "quarantined"
+    # the text
+    SMALL = "small"
+    TOO_LARGE = "too_large"
+    LONG_PIECE = "long_piece"
+    NOT_NORMAL = "not_normal"
+    MANY_LITERALS = "many_literals"
+    KERNEL_FAULT = "kernel_fault"
+    # the moment
+    AT_ONCE = "at_once"
+    BUSY = "busy"
+    PAUSED = "paused"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    DEVICE_LOST = "device_lost"
+    INTERNAL_ERROR = "internal_error"
+    CLOSED = "closed"
+
+
+GPU_HELP: dict[Gpu, str] = {
+    Gpu.USED: "the GPU encoded it",
+    Gpu.NO_DRIVER: "there is no NVIDIA driver, or it does not start",
+    Gpu.NO_PYCUDA: "PyCUDA is not installed: `pip install 'toktier-proxy[gpu]'`",
+    Gpu.NO_KERNELS: "the package has no compiled kernels, or others than its sources are: `make kernels`",
+    Gpu.NO_DEVICE: "the driver knows no such device",
+    Gpu.WRONG_ARCHITECTURE: "the kernels have no code for this device",
+    Gpu.LOADING: "tables are being made, or a device is being opened and checked",
+    Gpu.REFUSED: "the kernels have no rule for a part of the tokenizer; the log names it",
+    Gpu.SELF_CHECK: "the GPU's IDs of some text were not the reference's when it was checked; a fault of TokTier",
+    Gpu.SLOWER: "the GPU was no faster than the CPU at any size when both were measured",
+    Gpu.QUARANTINED: "IDs from a GPU were wrong; an operator must look",
+    Gpu.SMALL: "the text is below the size from which the GPU is faster",
+    Gpu.TOO_LARGE: "a stretch between two cuts is larger than one launch takes (`gpu.max_bytes`)",
+    Gpu.LONG_PIECE: "a stretch without a cut is so long that the reference may give up on it: that is for it to say",
+    Gpu.NOT_NORMAL: "a long stretch without a cut has to be normalised",
+    Gpu.MANY_LITERALS: "the text holds too many literals of added tokens",
+    Gpu.KERNEL_FAULT: "the kernels met a stretch for which they have no rule",
+    Gpu.AT_ONCE: "the caller may not wait for a device",
+    Gpu.BUSY: "too much text waits for the devices already (`gpu.queue_bytes`)",
+    Gpu.PAUSED: "no device is trusted at present: one failed, and is tried again after a while",
+    Gpu.TIMEOUT: "the device did not answer within `gpu.timeout_s`",
+    Gpu.OUT_OF_MEMORY: "the device or the machine has no memory for a text of that size",
+    Gpu.DEVICE_LOST: "a call of the driver failed",
+    Gpu.INTERNAL_ERROR: "an unexpected error; the log has its place",
+    Gpu.CLOSED: "the process ends",
+}
 
 
 class Bypass(StrEnum):

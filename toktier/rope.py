@@ -35,7 +35,7 @@ from toktier.chunks import TARGET, ChunkEncoder, CutRule
 from toktier.errors import InvalidText
 from toktier.fingerprint import common_prefix
 from toktier.ids import Ids
-from toktier.reasons import FullEncode
+from toktier.reasons import FullEncode, Gpu
 
 __all__ = ["ChunkEncoder", "CutRule", "Rope", "Splice"]
 
@@ -55,6 +55,8 @@ class Splice(NamedTuple):
     """Leading characters that the old and the new text share; exact after `Rope.set` and `Rope.append`."""
     full: FullEncode | None
     """Why nothing could be kept, or None."""
+    gpu: Gpu | None = None
+    """What a GPU did for what was encoded; None where nothing was, or there is none."""
 
 
 class Gap(NamedTuple):
@@ -71,12 +73,13 @@ class Rope:
     A change that raises a `TokTierError` leaves the rope as it was; after any other error it must not be used again.
     """
 
-    __slots__ = ("_address", "_buffer", "_encoder", "_read", "_starts", "_text_bytes", "_texts")
+    __slots__ = ("_address", "_buffer", "_by_gpu", "_encoder", "_read", "_starts", "_text_bytes", "_texts")
 
     def __init__(self, encoder: ChunkEncoder) -> None:
         self._encoder = encoder
         self._texts: list[str] = []
         self._text_bytes = 0
+        self._by_gpu = False
         # row 0: where chunk i starts in the text, row 1: in the IDs; entry n holds the totals
         self._starts: npt.NDArray[np.int64] = np.zeros((2, 8), np.int64)
         self._adopt(np.empty(0, np.uint32))
@@ -92,6 +95,11 @@ class Rope:
     def chars(self) -> int:
         """Characters of the text."""
         return int(self._starts[0, len(self._texts)])
+
+    @property
+    def by_gpu(self) -> bool:
+        """Whether some of the IDs may come from a GPU."""
+        return self._by_gpu
 
     @property
     def nbytes(self) -> int:
@@ -116,6 +124,7 @@ class Rope:
         other = Rope(self._encoder)
         other._texts = self._texts.copy()
         other._text_bytes = self._text_bytes
+        other._by_gpu = self._by_gpu
         other._starts = self._starts.copy()
         other._adopt(self.ids.copy())
         return other
@@ -207,7 +216,7 @@ class Rope:
             for gap in gaps:
                 pieces.append(encoder.pieces(gap.text, at_end=gap.j == n) if gap.text else [])  # noqa: PERF401
             flat = [piece for own in pieces for piece in own]
-            ids, counts = encoder.encode(flat, self._before(gaps, pieces) if encoder.interior else ())
+            ids, counts, gpu = encoder.encode(flat, self._before(gaps, pieces) if encoder.interior else ())
         except (InvalidText, UnicodeEncodeError):
             self._refuse_surrogates(gaps)
             raise
@@ -215,8 +224,10 @@ class Rope:
         tokens = self._starts[1]
         first, behind, total = int(tokens[gaps[0].i]), int(tokens[gaps[-1].j]), int(tokens[n])
         scanned = sum(len(gap.text) for gap in gaps)
+        whole = first == 0 and behind == total and len(gaps) == 1
+        self._by_gpu = gpu is Gpu.USED or (self._by_gpu and not whole)
         full: FullEncode | None = None
-        if scanned and first == 0 and behind == total and len(gaps) == 1:
+        if scanned and whole:
             full = self._why_full(n, common)
         if len(gaps) == 1:
             changed = self._first_changed(first, behind, total, ids)
@@ -232,7 +243,7 @@ class Rope:
                 self._install(gap, own, own_counts, ids[start:end])
                 end = start
             changed = first + _common_ids(old, self.ids[first:])
-        return Splice(changed, scanned, first, total - behind, common, full)
+        return Splice(changed, scanned, first, total - behind, common, full, gpu)
 
     def _widened(self, gaps: list[Gap]) -> list[Gap]:
         """The gaps with certified seams and no small neighbours; gaps with nothing left between them become one."""

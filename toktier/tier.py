@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from toktier.chunks import ChunkEncoder
+from toktier.chunks import ChunkEncoder, GpuPath
 from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.folding import Folded, Rendered, Unfoldable
@@ -71,6 +71,7 @@ class _Made(NamedTuple):
     written: tuple[Ids, Written] | None
     at: int
     done: int
+    by_gpu: bool = False
 
 
 class ModelTier:
@@ -87,19 +88,21 @@ class ModelTier:
         vocab_size: int | None = None,
         special: SpecialTokens | None = None,
         quarantine: Quarantine | None = None,
+        gpu: GpuPath | None = None,
     ) -> None:
         """``vocab_size`` is the engine's, where it is smaller than the tokenizer's. ``special``: what the engine puts
         around a prompt where a request asks for it; None where that is not known (such a request is a bypass).
-        ``quarantine`` says what is not trusted; None: all is.
+        ``quarantine`` says what is not trusted; None: all is. ``gpu``: that of this very tokenizer.
         """
         self.name = name
         self.tokenizer = tokenizer
+        self.gpu = gpu
         self.template = template
         self.profile = profile
         self.settings = settings
         self.store = store
         self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
-        self._encoder: ChunkEncoder = tokenizer.encoder
+        self._encoder: ChunkEncoder = replace(tokenizer.encoder, gpu=gpu)
         # A kept rope holds the certificate that it was made with.
         certificate = tokenizer.certificate.digest if tokenizer.certificate is not None else ""
         parts = (profile.name, template.digest, tokenizer.digest, certificate)
@@ -184,6 +187,8 @@ class ModelTier:
             full_render=text.why,
             written=made.written,
             traits=None if kept is None or kept.made is None else kept.made.traits,
+            gpu=made.splice.gpu,
+            by_gpu=made.by_gpu,
         )
 
     def _level(self, path: Path) -> Level | None:
@@ -249,7 +254,8 @@ class ModelTier:
         at = time.perf_counter_ns()
         first = _first_changed(splice, before, len(ids), around)
         memory.written = written = write(ids, written, first)
-        return _Made(ids, splice, rope.pieces(), before, first, (ids, written), at, time.perf_counter_ns())
+        done = time.perf_counter_ns()
+        return _Made(ids, splice, rope.pieces(), before, first, (ids, written), at, done, rope.by_gpu)
 
     def _whole(self, body: Mapping[str, Any], source: Source | None, around: SpecialTokens | None) -> _Made:
         """By the reference, with nothing that was kept."""

@@ -32,7 +32,7 @@ def default(model: type[BaseModel], name: str) -> str:
     if isinstance(value, int | float):
         return f"`{value}`"
     if isinstance(value, tuple):
-        return "`[]`"
+        return f"`{list(value)}`"
     if isinstance(value, dict):
         return "`{}`"
     return f'`"{value}"`'

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from proxy.error_codes import CODES, IN_STREAM
-from toktier.reasons import BYPASS_HELP
+from toktier.reasons import BYPASS_HELP, GPU_HELP
 from tools import audit_sample, openapi
 from tools.bench import campaigns, cuts, derive, families, full, records
 from tools.configdoc import table as settings_table
@@ -27,6 +27,12 @@ _ROOMS = ("toktier", "proxy", "tools")
 def bypass_table() -> str:
     """The markdown table of `toktier.reasons.Bypass`, one row a reason."""
     lines = ["| reason | meaning |", "|---|---|", *(f"| `{r.value}` | {text} |" for r, text in BYPASS_HELP.items())]
+    return "\n".join(lines)
+
+
+def gpu_table() -> str:
+    """The markdown table of `toktier.reasons.Gpu`."""
+    lines = ["| reason | meaning |", "|---|---|", *(f"| `{r.value}` | {text} |" for r, text in GPU_HELP.items())]
     return "\n".join(lines)
 
 
@@ -103,6 +109,7 @@ def fault_tables() -> Iterator[tuple[str, str]]:
 def parts() -> Iterator[tuple[str, str, str]]:
     """(document, marker, content) of every generated part."""
     yield "docs/bypass.md", "bypass table", bypass_table()
+    yield "docs/gpu.md", "gpu", gpu_table()
     yield "docs/architecture.md", "modules", module_table()
     yield "docs/configuration.md", "settings", settings_table()
     yield "docs/operations.md", "errors", error_table()

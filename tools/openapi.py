@@ -195,12 +195,13 @@ def _schemas() -> dict[str, Any]:
         "Health": {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}},
         "Ready": {
             "type": "object",
-            "required": ["status", "degraded", "reasons", "models", "quarantine"],
+            "required": ["status", "degraded", "reasons", "models", "gpu", "quarantine"],
             "properties": {
                 "status": {"enum": ["ready", "degraded", "unavailable"]},
                 "degraded": {"type": "boolean"},
                 "reasons": {"type": "array", "items": reason},
                 "models": {"type": "object", "additionalProperties": entry},
+                "gpu": {"type": "object", "required": ["mode", "devices"]},
                 "quarantine": {"type": "array", "items": {"type": "object"}},
             },
         },

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from proxy.exchange import Generation
+from proxy.gpu import Gpus
 from proxy.metrics import Metrics
 from proxy.registry import State
 from toktier.quarantine import Quarantine
@@ -19,10 +20,11 @@ def health() -> web.Response:
     return _json(200, {"status": "ok"})
 
 
-def ready(generation: Generation, quarantine: Quarantine) -> web.Response:
+def ready(generation: Generation, quarantine: Quarantine, gpus: Gpus) -> web.Response:
     """200 when at least one model can be served; ``degraded`` names models that are served without repair, and why.
 
-    Anything in quarantine is degraded too. 503 when no upstream of any model answers (or none has yet).
+    Anything in quarantine is degraded too, and a GPU that is required and does not work. 503 when no upstream of any
+    model answers (or none has yet).
     """
     models: dict[str, Any] = {}
     reasons: list[str] = []
@@ -43,11 +45,14 @@ def ready(generation: Generation, quarantine: Quarantine) -> web.Response:
         reasons.append("quarantine: the file was damaged; nothing is trusted until all is lifted")
     if quarantine.unwritable is not None:
         reasons.append("quarantine: the file cannot be written; what is in quarantine ends with the process")
+    if gpus.degraded is not None:
+        reasons.append(gpus.degraded)
     body = {
         "status": "unavailable" if models and not reachable else "degraded" if reasons else "ready",
         "degraded": bool(reasons),
         "reasons": reasons,
         "models": models,
+        "gpu": gpus.told(),
         "quarantine": [
             {
                 "tokenizer_digest": e.tokenizer_digest,

@@ -70,7 +70,7 @@ def test_commented_values_are_the_real_defaults_or_said_not_to_be_set() -> None:
         else:
             assert default is not PydanticUndefined
             assert value == (
-                str(default) if isinstance(default, Path) else list(default) if default == () else default
+                str(default) if isinstance(default, Path) else list(default) if isinstance(default, tuple) else default
             ), place
     required = {("upstreams", "<name>", "url"), ("models", "<name>", "upstream"), ("models", "<name>", "tokenizer")}
     assert shown == set(defaults) - required

@@ -12,7 +12,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.audit import RequestRecord
+from proxy.config import Gpu
+from proxy.gpu import GpuCollector, Gpus
 from proxy.metrics import Metrics
+from tests.support.byte_device import ByteDevice
 from toktier.reasons import Bypass, FullEncode, FullRender
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -29,6 +32,8 @@ def expressions() -> Iterator[str]:
 def known() -> dict[str, set[str]]:
     """Every series' name and its labels."""
     metrics = Metrics()
+    gpus = Gpus(Gpu(), lambda _: ByteDevice())
+    metrics.registry.register(GpuCollector(gpus))
     metrics.watch(lambda: (0, 0), lambda: {"u": "ok"}, ("ok",), lambda: 0, lambda: 0)
     for counter, label in (
         (metrics.shadow_checks, "equal"),
@@ -46,6 +51,7 @@ def known() -> dict[str, set[str]]:
     for family in text_string_to_metric_families(metrics.exposition()[0].decode()):
         for sample in family.samples:
             series.setdefault(sample.name, set()).update(sample.labels)
+    gpus.close()
     return series
 
 

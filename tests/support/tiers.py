@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.models import qwen3
+from toktier.chunks import GpuPath
 from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import ProfileSettings
 from toktier.profiles.vllm import VllmProfile
@@ -33,11 +34,12 @@ def maker() -> Callable[..., ModelTier]:
         store: SessionStore | None = None,
         special: SpecialTokens | None = None,
         quarantine: Quarantine | None = None,
+        gpu: GpuPath | None = None,
     ) -> ModelTier:
         used = own if template is None else ChatTemplate({"default": template})
         sessions = SessionStore(10**9) if store is None else store
         rules, settings = VllmProfile(), ProfileSettings()
-        return ModelTier("m", tokenizer, used, rules, settings, sessions, vocab_size, special, quarantine)
+        return ModelTier("m", tokenizer, used, rules, settings, sessions, vocab_size, special, quarantine, gpu)
 
     return tier
 

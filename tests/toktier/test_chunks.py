@@ -11,8 +11,7 @@ import pytest
 from tests.support.position_bpe import KINDS, position_encoder, position_rule, position_truth
 from tests.support.small_bpe import CountingEngine, SpaceRule, small_encoder, truth
 from toktier import chunks
-from toktier.chunks import LONG, SEAL_MIN, TARGET, ChunkEncoder, first_cut, last_cut, target_of
-from toktier.ids import Ids
+from toktier.chunks import LONG, SEAL_MIN, TARGET, ChunkEncoder, Encoded, first_cut, last_cut, target_of
 
 
 def pieces_of(kind: str, text: str) -> list[str]:
@@ -20,8 +19,8 @@ def pieces_of(kind: str, text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise(bounds)]
 
 
-def joined(encoded: tuple[Ids, object]) -> list[int]:
-    return encoded[0].tolist()
+def joined(encoded: Encoded) -> list[int]:
+    return encoded.ids.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,7 +29,7 @@ def test_pieces_and_what_stands_before_them_give_the_ids_of_the_whole(kind: str)
     encoder = position_encoder(kind)
     pieces = pieces_of(kind, text)
     before = ["", *(piece[-1] for piece in pieces[:-1])]
-    ids, counts = encoder.encode(pieces, before)
+    ids, counts, _ = encoder.encode(pieces, before)
     assert len(pieces) > 6
     assert ids.tolist() == position_truth(kind, text)
     assert [len(ids), len(counts)] == [sum(counts), len(pieces)]
@@ -75,7 +74,7 @@ def test_a_long_stretch_among_many_chunks_goes_to_the_reference_alone() -> None:
     assert isinstance(window, CountingEngine)
     assert isinstance(reference, CountingEngine)
     pieces = ["the fox ", "x" * (LONG + 1), " over ", "the lazy ", " ", "y" * LONG, "z" * (LONG + 2)]
-    ids, counts = encoder.encode(pieces)
+    ids, counts, _ = encoder.encode(pieces)
     assert ids.tolist() == [i for piece in pieces for i in truth(piece)]
     assert list(counts) == [len(truth(piece)) for piece in pieces]
     assert reference.seen == [pieces[1], pieces[6]]

@@ -62,7 +62,8 @@ class BadChange:
 
 @dataclass
 class Account:
-    """What was done. ``full``: operations that kept nothing, by reason; the others repaired."""
+    """What was done. ``full``: operations that kept nothing, by reason; the others repaired. ``gpu``: what a GPU did,
+    where there is one."""
 
     operations: int = 0
     large: int = 0
@@ -71,6 +72,7 @@ class Account:
     chars: int = 0
     scanned: int = 0
     full: Counter[str] = field(default_factory=Counter)
+    gpu: Counter[str] = field(default_factory=Counter)
     families: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -78,7 +80,7 @@ class Account:
         """Sums."""
         for name in ("operations", "large", "huge", "repaired", "chars", "scanned"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for counter in ("full", "families", "failures"):
+        for counter in ("full", "families", "failures", "gpu"):
             getattr(self, counter).update(getattr(other, counter))
 
 
@@ -111,7 +113,7 @@ class CloseEncoder(ChunkEncoder):
 
 def close(encoder: ChunkEncoder, least: int = SMALL) -> CloseEncoder:
     """The same rule and engines."""
-    return CloseEncoder(encoder.rule, encoder.window, encoder.reference, encoder.marker, least)
+    return CloseEncoder(encoder.rule, encoder.window, encoder.reference, encoder.marker, least, encoder.gpu)
 
 
 def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) -> BadChange | None:
@@ -149,6 +151,8 @@ def apply(rope: Rope, change: Change, text: str, old: Ids, ids: Ids, account: Ac
         return "error"
     if account is not None:
         account.scanned += splice.scanned
+        if splice.gpu is not None:
+            account.gpu[splice.gpu.value] += 1
         if splice.full is not None:
             account.full[splice.full.value] += 1
         else:

@@ -80,6 +80,7 @@ class RopeTally:
             "over_200k_characters": account.huge,
             "characters": account.chars,
             "characters_encoded": account.scanned,
+            **({"gpu": dict(sorted(account.gpu.items()))} if account.gpu else {}),
             "repaired": _repaired(self.account),
             "repaired_when_cut_closely": _repaired(self.close),
             "failures": account.failures.total(),

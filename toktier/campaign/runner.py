@@ -27,6 +27,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Protocol
 
+from toktier import files as sources
 from toktier import panics
 from toktier.campaign import worker
 from toktier.campaign.edits import OPERATIONS
@@ -43,7 +44,9 @@ from toktier.campaign.worker import (
     Setup,
     Worker,
 )
+from toktier.chunks import GpuPath
 from toktier.errors import TokTierError
+from toktier.files import TokenizerFiles
 from toktier.tokenizer import FrozenTokenizer
 
 PLANTS = 5
@@ -56,6 +59,10 @@ _ENDS = (signal.SIGINT, signal.SIGTERM)
 
 Progress = Callable[[Report, float], None]
 """Told the report so far and the share of the work that is done, 0 to 1."""
+
+
+GpuOf = Callable[[FrozenTokenizer, TokenizerFiles], GpuPath]
+"""Makes the GPU path of a tokenizer, ready to be used."""
 
 
 class ProcessLost(TokTierError):
@@ -187,19 +194,20 @@ def run(
     cache_dir: Path | None = None,
     real: Sequence[str] = (),
     progress: Progress | None = None,
+    gpu: GpuOf | None = None,
 ) -> Report:
     """Loads the tokenizer, then does what the plan says. ``real``: texts beside those that are drawn;
-    ``revision`` and ``sidecar`` as in `FrozenTokenizer.load`.
+    ``revision`` and ``sidecar`` as in `FrozenTokenizer.load`. ``gpu``: what ropes ask first; the plan then has one job,
+    since a device belongs to one process.
 
     Raises `UnusableFile`, the `Refusal` of a tokenizer without a certificate, and `ProcessLost`. A `KeyboardInterrupt`
     (Ctrl-C, or what a handler of SIGTERM raises) ends it early once it has begun; the report says so.
     """
     started = time.monotonic()
     with panics.unreported():
-        tokenizer = FrozenTokenizer.load(
-            source, revision=revision, sidecar=sidecar, cache_dir=cache_dir, certified_only=True
-        )
-    subject = subject_of(tokenizer, real)
+        read = sources.read(source, revision=revision, sidecar=sidecar)
+        tokenizer = FrozenTokenizer.from_files(read, cache_dir=cache_dir, certified_only=True)
+    subject = subject_of(tokenizer, real, None if gpu is None else gpu(tokenizer, read))
     report = _report(tokenizer, plan, real)
     rows: list[Any] = []
     if plan.plants:

@@ -59,7 +59,7 @@ class Seams:
         whole = self._reference.encode(text)
         sides = [side for cut in cuts for side in (text[:cut], text[cut:])]
         before = [left for cut in cuts for left in ("", text[cut - 1])]
-        ids, counts = self._encoder.encode(sides, before if self._encoder.interior else ())
+        ids, counts, _ = self._encoder.encode(sides, before if self._encoder.interior else ())
         start = 0
         for k, cut in enumerate(cuts):
             end = start + counts[2 * k] + counts[2 * k + 1]
@@ -75,7 +75,7 @@ class Seams:
     def _all(self, text: str, cuts: Sequence[int]) -> BadCut | None:
         parts = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
         before = ["", *(text[cut - 1] for cut in cuts)] if self._encoder.interior else ()
-        ids, _ = self._encoder.encode(parts, before)
+        ids = self._encoder.encode(parts, before).ids
         level: Level | None = None
         if not np.array_equal(ids, self._reference.encode(text)):
             level = "ids"

@@ -6,12 +6,12 @@ A planted fault is a `Subject` like any other with one thing wrong in it, so tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from toktier.campaign.texts import Texts
 from toktier.certificate.table import TableCuts
-from toktier.chunks import ChunkEncoder
+from toktier.chunks import ChunkEncoder, GpuPath
 from toktier.engines.base import Reference
 from toktier.engines.reference import ReferenceEngine
 from toktier.rope import Rope
@@ -29,8 +29,9 @@ class Subject:
     rope: type[Rope] = Rope
 
 
-def subject_of(tokenizer: FrozenTokenizer, real: Sequence[str]) -> Subject:
-    """The tokenizer as it is served. Raises its `Refusal` where it has no certificate."""
+def subject_of(tokenizer: FrozenTokenizer, real: Sequence[str], gpu: GpuPath | None = None) -> Subject:
+    """The tokenizer as it is served, with its GPU path if one is given. Raises its `Refusal` where it has no
+    certificate."""
     if tokenizer.certificate is None:
         assert tokenizer.refusal is not None
         raise tokenizer.refusal
@@ -39,7 +40,8 @@ def subject_of(tokenizer: FrozenTokenizer, real: Sequence[str]) -> Subject:
     if tokenizer.certificate.table.joins is not None and isinstance(tokenizer.reference, ReferenceEngine):
         merged = merged_texts(tokenizer.reference.tokenizer.get_vocab(with_added_tokens=False))
     texts = Texts(tokenizer.certificate.table, literals, real, merged)
-    return Subject(tokenizer.certificate, tokenizer.reference, tokenizer.encoder, texts)
+    encoder = replace(tokenizer.encoder, gpu=gpu)
+    return Subject(tokenizer.certificate, tokenizer.reference, encoder, texts)
 
 
 def merged_texts(vocabulary: Iterable[str]) -> list[str]:

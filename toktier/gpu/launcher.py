@@ -91,6 +91,13 @@ class Device:
         finally:
             self.driver.Context.pop()
 
+    def close(self) -> None:
+        """Gives the primary context back. Encoders must be closed before."""
+        with self.current():
+            self._functions.clear()
+            del self._module
+        self._context.detach()
+
     def _load(self, name: str, shared: int) -> None:
         function = self._module.get_function(f"tt_{name}")
         function.prepare(f"{STRUCTURE_SIZE}s{WORK_SIZE}s")

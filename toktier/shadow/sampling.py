@@ -32,10 +32,18 @@ class Shape(NamedTuple):
     """Whether it asks for them around the prompt."""
     control_tokens: bool
     """Whether its text holds literals of special tokens."""
+    by_gpu: bool = False
+    """Whether some of its IDs may come from a GPU: a path of its own."""
 
 
 def shape_of(
-    body: Mapping[str, Any], path: Path, full: FullEncode | None, control_tokens: int, traits: Traits | None = None
+    body: Mapping[str, Any],
+    path: Path,
+    full: FullEncode | None,
+    control_tokens: int,
+    traits: Traits | None = None,
+    *,
+    by_gpu: bool = False,
 ) -> Shape:
     """The shape of a body that was prepared, so one with well-formed messages. ``traits``: theirs, where known."""
     roles, contents = traits or traits_of(body["messages"])
@@ -48,6 +56,7 @@ def shape_of(
         arguments=bool(body.get("chat_template_kwargs") or body.get("reasoning_effort")),
         special_tokens=body.get("add_special_tokens") is True,
         control_tokens=control_tokens > 0,
+        by_gpu=by_gpu,
     )
 
 

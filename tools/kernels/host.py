@@ -1,4 +1,7 @@
-"""The device core compiled by g++ and loaded by ctypes: the phases of the kernels, one thread after the other."""
+"""The device core compiled by g++ and loaded by ctypes: the phases of the kernels, one thread after the other.
+
+`HostDevice` is a device of it, for the router.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ctypes
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from toktier.gpu.launcher import KernelFault
+from toktier.gpu.router.cuda import failure_of
+from toktier.gpu.router.devices import Failed
 from toktier.gpu.tables import ARRAYS, Tables
+from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 
 SOURCES = Path(__file__).resolve().parents[2] / "cuda_src"
@@ -99,6 +107,47 @@ class HostCore:
             structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts)
         )
         return Encoded(None if total == 0xFFFFFFFF else out[:total], counts.as_dict())
+
+
+@dataclass(frozen=True)
+class HostEncoder:
+    """One tokenizer on a `HostDevice`. See `toktier.gpu.router.devices.SegmentEncoder`."""
+
+    core: HostCore
+    tables: Tables
+    shape: str
+    room: int
+
+    def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        text = bytes([BREAK_BYTE]).join(segments)
+        if len(text) > self.room:
+            raise ValueError("longer than a launch")
+        ids = self.core.encode(self.tables, text, self.shape).ids
+        if ids is None:
+            raise KernelFault("a piece was not encoded")
+        breaks = np.flatnonzero(ids == BREAK_ID)
+        return np.delete(ids, breaks), np.diff(np.concatenate([[-1], breaks, [len(ids)]])) - 1
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class HostDevice:
+    """The core in the place of a GPU. See `toktier.gpu.router.devices.OpenDevice`."""
+
+    core: HostCore
+    shape: str = "small"
+    name: str = "g++"
+
+    def encoder(self, tables: Tables, room: int) -> HostEncoder:
+        return HostEncoder(self.core, tables, self.shape, room)
+
+    def failure(self, error: BaseException) -> Failed:
+        return failure_of(error)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _structure(tables: Tables) -> bytes:

@@ -1,0 +1,134 @@
+"""The GPU path in the proxy: that it costs nothing where there is none, what it tells, and whom a mismatch blames."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path as File
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from proxy import gpu as module
+from proxy.captures import Captures
+from proxy.config import ConfigError, Gpu, Shadow, load
+from proxy.gpu import GpuCollector, Gpus
+from proxy.metrics import Metrics
+from proxy.mismatch import Mismatches, suspects
+from tests.conftest import ROOT
+from tests.support.byte_device import ByteDevice, until
+from tests.support.sent import sent
+from toktier.gpu.router.devices import Failed
+from toktier.quarantine import Quarantine, Source
+from toktier.reasons import Gpu as Reason
+from toktier.reasons import Path
+from toktier.sessions import SessionStore
+
+NOTHING = """
+import sys
+from proxy import gpu
+from proxy.config import Gpu
+gpu.driver_there = lambda: False
+for mode in ("off", "auto", "required"):
+    gpus = gpu.Gpus(Gpu(mode=mode))
+    gpus.spare()
+    assert gpus.engine(None, None, None, None) is None and not list(gpu.GpuCollector(gpus).collect())
+    gpus.close()
+loaded = [name for name in sys.modules if "pycuda" in name or name.startswith("toktier.gpu.")]
+assert loaded == ["toktier.gpu.router", "toktier.gpu.router.driver"], loaded
+"""
+
+
+def test_without_a_driver_nothing_of_it_is_imported() -> None:
+    subprocess.run([sys.executable, "-c", NOTHING], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_a_missing_driver_is_degraded_where_a_gpu_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "driver_there", lambda: False)
+    with capture_logs() as lines:
+        auto, required, off = (Gpus(Gpu(mode=mode)) for mode in ("auto", "required", "off"))
+    assert [(line["event"], line["log_level"], line["reason"]) for line in lines] == [
+        ("gpu_missing", "info", "no_driver"),
+        ("gpu_missing", "warning", "no_driver"),
+    ]
+    assert (auto.degraded, required.degraded, off.degraded) == (None, "gpu: no_driver", None)
+    assert auto.told()["reason"] == "no_driver"
+    assert off.told() == {"mode": "off", "devices": []}
+
+
+def test_devices_are_told_by_state() -> None:
+    def opener(number: int) -> ByteDevice:
+        if number:
+            raise Failed(Reason.WRONG_ARCHITECTURE, "sm_70")
+        return ByteDevice()
+
+    gpus = Gpus(Gpu(mode="required", devices=(0, 1)), opener)
+    until(lambda: [one.state.value for one in gpus.states] == ["ok", "off"])
+    assert gpus.degraded is None
+    first, second = gpus.told()["devices"]
+    assert first == {"device": 0, "name": "bytes", "state": "ok"}
+    assert (second["reason"], second["detail"]) == ("wrong_architecture", "sm_70")
+    assert gpus.engines is not None
+    gpus.engines.router.count(Reason.USED, 12)
+    gpus.engines.router.count(Reason.SMALL, 5)
+    registry = CollectorRegistry()
+    registry.register(GpuCollector(gpus))
+    text = generate_latest(registry).decode()
+    for line in (
+        'toktier_gpu_texts_total{outcome="used"} 1.0',
+        'toktier_gpu_texts_total{outcome="busy"} 0.0',
+        "toktier_gpu_chars_total 12.0",
+        'toktier_gpu_state{device="0",state="ok"} 1.0',
+        'toktier_gpu_state{device="1",state="off"} 1.0',
+        'toktier_gpu_launches_total{device="0"} 0.0',
+    ):
+        assert line in text
+    gpus.close()
+    assert gpus.degraded == "gpu: closed"
+
+
+@pytest.mark.parametrize(
+    ("source", "by_gpu", "kind", "want"),
+    [
+        (Source.SHADOW, False, "ids", [Path.APPEND]),
+        (Source.SHADOW, True, "ids", [Path.GPU]),
+        (Source.SHADOW, True, "text", [Path.APPEND]),
+        (Source.SHADOW, True, "digest", [Path.APPEND]),
+        (Source.USAGE, True, "count", [Path.GPU, Path.APPEND]),
+        (Source.TOKENIZE, True, "ids", [Path.GPU, Path.APPEND]),
+        (Source.USAGE, False, "count", [Path.APPEND]),
+    ],
+)
+def test_whom_a_mismatch_speaks_against(source: Source, by_gpu: bool, kind: str, want: list[Path]) -> None:
+    assert suspects(source, sent(by_gpu=by_gpu), kind) == want
+
+
+def test_sessions_are_forgotten_when_another_process_found_a_gpu_wrong(tmp_path: File) -> None:
+    ours, theirs = (Quarantine(tmp_path / "quarantine.json") for _ in range(2))
+    store = SessionStore(1 << 20)
+    act = Mismatches(Shadow(), ours, store, Captures(tmp_path / "captures"), Metrics())
+    epoch = store.epoch
+    theirs.add("d", Path.INIT, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    act.refresh()
+    assert store.epoch == epoch
+    theirs.add("d", Path.GPU, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    act.refresh()
+    assert store.epoch != epoch
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("devices = [0, 0]", "named twice"),
+        ("devices = []", "devices"),
+        ("queue_bytes = 1000000", "queue_bytes"),
+        ('mode = "on"', "mode"),
+    ],
+)
+def test_settings_that_contradict_each_other(tmp_path: File, text: str, problem: str) -> None:
+    file = tmp_path / "toktier.toml"
+    file.write_text(f"[gpu]\n{text}\n")
+    with pytest.raises(ConfigError) as error:
+        load(file, environ={"TOKTIER_AUTH__STATE_DIR": str(tmp_path)})
+    assert any(problem in f"{one.place} {one.problem}" for one in error.value.problems)

@@ -1,0 +1,84 @@
+"""A device whose IDs are the bytes of a segment, and a router over it: for tests of what goes on around devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier.gpu.router.cuda import failure_of
+from toktier.gpu.router.devices import Failed
+from toktier.gpu.router.jobs import Encode, Limits, Tokenizer
+from toktier.gpu.router.literals import Finder
+from toktier.gpu.router.router import Router
+from toktier.gpu.router.segments import Segmenter, Segments
+from toktier.gpu.vocabulary import BREAK_BYTE
+from toktier.ids import Ids
+from tools.kernels.faults import Script
+
+KEY = "bytes"
+BREAK = bytes([BREAK_BYTE])
+SEGMENTER = Segmenter(Finder({}), Finder({}), None)
+
+
+class ByteDevice:
+    """See `toktier.gpu.router.devices.OpenDevice`; it is its own encoder."""
+
+    name = "bytes"
+
+    def encoder(self, _tables: object, _room: int) -> ByteDevice:
+        return self
+
+    def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        parts = BREAK.join(segments).split(BREAK)
+        return np.frombuffer(b"".join(parts), np.uint8).astype(np.uint32), np.array(list(map(len, parts)), np.int64)
+
+    def failure(self, error: BaseException) -> Failed:
+        return failure_of(error)
+
+    def close(self) -> None:
+        pass
+
+
+def accepts(_encode: Encode) -> None:
+    """Nothing is found wrong."""
+
+
+@contextmanager
+def routing(
+    devices: int = 1, accept: Callable[[Encode], None] = accepts, *, wait: bool = True, **limits: Any
+) -> Iterator[tuple[Router, list[Script]]]:
+    """A router that serves `KEY`, and a script for each device."""
+    scripts = [Script(lambda _: ByteDevice()) for _ in range(devices)]
+    settled = Limits(**{"timeout_s": 10.0, "first_retry_s": 0.01, **limits})
+    router = Router(lambda number: scripts[number](number), range(devices), settled)
+    try:
+        router.add(Tokenizer(KEY, cast(Any, None), accept))
+        if wait:
+            until(lambda: all(KEY in worker.serves for worker in router.workers))
+        yield router, scripts
+    finally:
+        router.close()
+
+
+def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.002)
+
+
+def segments(*pieces: str) -> Segments:
+    return SEGMENTER.segments(pieces)
+
+
+def encoded(router: Router, *pieces: str) -> list[bytes]:
+    """The pieces, as they come back."""
+    made = segments(*pieces)
+    ids, counts = made.assembled(*router.encode(KEY, made))
+    return [row.astype(np.uint8).tobytes() for row in np.split(ids, np.cumsum(counts)[:-1])]

@@ -1,0 +1,65 @@
+"""Normal forms by regions, beside the normalizer on the whole text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import normalizers
+
+from tests.support.tokenizer_files import CACHE
+from toktier.campaign.corpus import PROSE
+from toktier.certificate.classes import Probe
+from toktier.errors import Refusal
+from toktier.gpu.router.normal import Normal, normal_of
+
+MARKS = "\u0301\u0323\u0345\u0334\u093c\u09bc\u09be\u09c7\u3099\u0327\u1161\u11a8\u05bc\u0e34"
+STARTERS = "aeK\u00e9\u0958\u09df\u212b\u1e9b\u304b\u1100\uac00\uac01\ufb01\u2167\ud7a3\u4e2d \n|\x00\x01\U0001f600"
+
+
+def form(name: str) -> Normal:
+    made = normal_of({"type": name}, getattr(normalizers, name)().normalize_str, Probe(CACHE))
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("name", ["NFC", "NFKC"])
+def test_the_form_of_a_text_is_the_engines(name: str) -> None:
+    normal, whole = form(name), getattr(normalizers, name)()
+    rng = random.Random(name)
+    changed = 0
+    for _ in range(3000):
+        text = "".join(rng.choice(rng.choice((MARKS, STARTERS, STARTERS))) for _ in range(rng.randint(0, 14)))
+        if rng.random() < 0.2:
+            text += chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)))) + rng.choice(MARKS)
+        want = whole.normalize_str(text)
+        assert normal.of(text) == want, ascii(text)
+        assert not normal.proven(text) or text == want
+        changed += text != want
+    assert changed > 500
+    assert normal.of(PROSE) == whole.normalize_str(PROSE) != PROSE
+
+
+@pytest.mark.parametrize("name", ["NFC", "NFKC"])
+def test_every_stable_character_stays_what_it_is(name: str) -> None:
+    normal, whole = form(name), getattr(normalizers, name)()
+    stable = "".join(map(chr, normal.stable.nonzero()[0]))
+    assert normal.proven(stable)
+    assert whole.normalize_str(stable) == stable
+    assert normal.stable.sum() > 1_000_000
+
+
+def test_common_text_is_proven() -> None:
+    nfc = form("NFC")
+    assert nfc.proven("na\u00efve caf\u00e9, \u4e2d\u6587\u3002\U0001f600 \u041f\u0440\u0438\u0432\u0435\u0442")
+    assert not nfc.proven("e\u0301")
+
+
+def test_what_changes_nothing_is_none_and_what_is_not_known_is_refused() -> None:
+    probe = Probe(CACHE)
+    assert normal_of(None, None, probe) is None
+    assert normal_of({"type": "Sequence", "normalizers": []}, str, probe) is None
+    assert normal_of({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, str, probe) is not None
+    for spec in ({"type": "Lowercase"}, {"type": "NFD"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 2}):
+        with pytest.raises(Refusal, match="normalizer"):
+            normal_of(spec, str, probe)

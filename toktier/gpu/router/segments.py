@@ -1,0 +1,185 @@
+"""From chunks of text to one text of segments, and back from its IDs to a count a chunk.
+
+All chunks go in one buffer with a break byte between them (`toktier.gpu.vocabulary.BREAK_BYTE`). T cuts literals out in
+two passes: the raw ones in the raw text, then the others, in their normal form, inside each segment that is left, after
+the normalizer. So here: a pass over the buffer, every byte of a match becoming a break; segments that are not normal
+are replaced by their normal forms; a second pass. What is between two breaks is then a segment as the tables want it
+(some are empty, which have no IDs), and what a break stood for says where a chunk ends or a literal's ID belongs.
+Neither a match nor a normal form crosses a break: no UTF-8 has that byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier.certificate.classes import Probe
+from toktier.engines.base import Reference
+from toktier.engines.reference import ReferenceEngine
+from toktier.errors import CannotEncode, Refusal
+from toktier.gpu.router.devices import Failed
+from toktier.gpu.router.literals import Bytes, Finder, Found, Places, TooMany
+from toktier.gpu.router.normal import Normal, normal_of
+from toktier.gpu.vocabulary import BREAK_BYTE
+from toktier.ids import Ids
+from toktier.reasons import Gpu
+
+LONGEST = 500_000
+"""Characters of a chunk. References are known to give up on a million in a row that their pattern may go back on."""
+LONGEST_UNSTABLE = 65_536
+"""Characters of a chunk that is to be normalised: that holds the interpreter's lock for a millisecond."""
+_BREAK = bytes([BREAK_BYTE])
+_PIECE = -1
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What breaks stand for, in order: `_PIECE` for the end of a chunk, else a literal's ID. Shape ``(n,)`` each."""
+
+    at: Places
+    """Bytes of the buffer; of a literal, the first one."""
+    ids: Places
+
+    def with_(self, found: Found) -> Marks:
+        at = np.concatenate([self.at, found.starts])
+        order = np.argsort(at, kind="stable")
+        return Marks(at[order], np.concatenate([self.ids, found.ids])[order])
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The text of segments of some chunks. ``breaks``: where break bytes stand; ``marks`` are some of them."""
+
+    buffer: Bytes
+    breaks: Places
+    marks: Marks
+
+    @property
+    def count(self) -> int:
+        """Segments, empty ones too."""
+        return len(self.breaks) + 1
+
+    def parts(self, most: int) -> list[tuple[Bytes, int]] | None:
+        """The text in parts of at most ``most`` bytes, cut at breaks, and the segments of each; None where a segment is
+        longer.
+        """
+        size = len(self.buffer)
+        if size <= most:
+            return [(self.buffer, self.count)]
+        found: list[tuple[Bytes, int]] = []
+        start = first = 0
+        while size - start > most:
+            after = int(np.searchsorted(self.breaks, start + most, side="right"))
+            if after == first:
+                return None
+            end = int(self.breaks[after - 1])
+            found.append((self.buffer[start:end], after - first))
+            start, first = end + 1, after
+        return [*found, (self.buffer[start:], self.count - first)]
+
+    def assembled(self, ids: Ids, counts: npt.NDArray[np.int64]) -> tuple[Ids, list[int]]:
+        """The IDs of the chunks, one after the other, and their counts. ``counts``: IDs of each segment."""
+        numbers = np.searchsorted(self.breaks, self.marks.at)
+        before = np.cumsum(counts)[numbers]
+        literal = self.marks.ids != _PIECE
+        if literal.any():
+            ids = np.insert(ids, before[literal], self.marks.ids[literal].astype(np.uint32))
+            before = before + np.cumsum(literal)
+        edges = np.concatenate([[0], before[~literal], [len(ids)]])
+        return ids, np.diff(edges).tolist()
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Of one tokenizer. Immutable, thread-safe."""
+
+    raw: Finder
+    later: Finder
+    """Literals that are looked for in normalised text."""
+    normal: Normal | None
+
+    def segments(self, pieces: Sequence[str]) -> Segments:
+        """Those of at least one chunk. Raises `Failed`, and `UnicodeEncodeError` on a lone surrogate."""
+        if max(map(len, pieces)) > LONGEST:
+            raise Failed(Gpu.LONG_PIECE)
+        raws = [piece.encode() for piece in pieces]
+        buffer = np.frombuffer(bytearray(_BREAK).join(raws), np.uint8)
+        sizes = np.fromiter(map(len, raws[:-1]), np.int64, len(raws) - 1)
+        ends = np.cumsum(sizes) + np.arange(len(sizes))
+        marks = Marks(ends, np.full(len(ends), _PIECE, np.int64))
+        try:
+            marks = _cut_out(buffer, marks, self.raw)
+            if self.normal is not None:
+                buffer, marks = self._normalised(self.normal, pieces, buffer, marks)
+            marks = _cut_out(buffer, marks, self.later)
+        except TooMany:
+            raise Failed(Gpu.MANY_LITERALS) from None
+        return Segments(buffer, np.flatnonzero(buffer == BREAK_BYTE), marks)
+
+    def _normalised(self, normal: Normal, pieces: Sequence[str], buffer: Bytes, marks: Marks) -> tuple[Bytes, Marks]:
+        """The buffer with every segment normal. Most chunks are ASCII, which costs nothing to see."""
+        edges = [-1, *marks.at[marks.ids == _PIECE].tolist(), len(buffer)]
+        replaced: dict[int, bytes] = {}
+        for k, piece in enumerate(pieces):
+            if piece.isascii():
+                continue
+            if normal.proven(piece):
+                continue
+            if len(piece) > LONGEST_UNSTABLE:
+                raise Failed(Gpu.NOT_NORMAL)
+            own = buffer[edges[k] + 1 : edges[k + 1]].tobytes()
+            new = _BREAK.join(normal.of(segment.decode()).encode() for segment in own.split(_BREAK))
+            if new != own:
+                replaced[k] = new
+        if not replaced:
+            return buffer, marks
+        numbers = np.searchsorted(np.flatnonzero(buffer == BREAK_BYTE), marks.at)
+        parts: list[Any] = [replaced.get(k, buffer[edges[k] + 1 : edges[k + 1]]) for k in range(len(pieces))]
+        buffer = np.frombuffer(bytearray(_BREAK).join(parts), np.uint8)
+        return buffer, Marks(np.flatnonzero(buffer == BREAK_BYTE)[numbers], marks.ids)
+
+
+def _cut_out(buffer: Bytes, marks: Marks, finder: Finder) -> Marks:
+    """Overwrites what ``finder`` finds with breaks."""
+    found = finder.find(buffer)
+    if not len(found.starts):
+        return marks
+    total = int(found.lengths.sum())
+    shifts = found.starts - np.concatenate([[0], np.cumsum(found.lengths)[:-1]])
+    buffer[np.repeat(shifts, found.lengths) + np.arange(total)] = BREAK_BYTE
+    return marks.with_(found)
+
+
+def segmenter_of(spec: Mapping[str, Any], reference: Reference, cache_dir: Path | None) -> Segmenter:
+    """That of a tokenizer. ``spec``: as `toktier.tokenizer.FrozenTokenizer` has it. Raises `Refusal`.
+
+    The ID of a literal is what the reference gives for it alone.
+    """
+    tokens = [token for token in spec.get("added_tokens") or () if token.get("content")]
+    for token in tokens:
+        for flag in ("lstrip", "rstrip", "single_word"):
+            if token.get(flag):
+                raise Refusal(f"an added token with {flag}", "added_tokens")
+    normalizer = reference.tokenizer.normalizer if isinstance(reference, ReferenceEngine) else None
+    normalize = None if normalizer is None else normalizer.normalize_str
+    normal = normal_of(spec.get("normalizer"), normalize, Probe(cache_dir))
+    raw: dict[bytes, int] = {}
+    later: dict[bytes, int] = {}
+    for token in tokens:
+        content = token["content"]
+        try:
+            ids = reference.encode(content)
+        except CannotEncode as error:
+            raise Refusal("an added token without an ID", "added_tokens") from error
+        if len(ids) != 1:
+            raise Refusal("an added token that is not one ID", "added_tokens")
+        form = normal.of(content) if normal is not None and token.get("normalized") else content
+        own = later if token.get("normalized") else raw
+        if own.setdefault(form.encode(), int(ids[0])) != int(ids[0]):
+            raise Refusal("two added tokens of one form", "added_tokens")
+    return Segmenter(Finder(raw), Finder(later), normal)
