@@ -17,7 +17,8 @@ Invariant: `read` gives what `proxy.jsonspan.parse` gives for the same bytes, or
 3. The bytes taken over were UTF-8 and stood between quotes and brackets, so they were whole characters; all other bytes
    are decoded, strictly.
 4. Limits: nesting is a property of each value and of where it stands, which is the same. Values are counted by a bound
-   (`Parsed.weight`), and where that is over the limit there is None.
+   (`Parsed.weight`): the earlier body's, and what is read anew or stands once more. Where that is over the limit there
+   is None.
 5. A body that names a member twice gives None.
 """
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import codecs
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from json.decoder import JSONDecodeError
 from typing import Any
@@ -103,6 +105,7 @@ class _Reading:
         self.number = next(k for k, member in enumerate(before.members) if member.name == MESSAGES)
         self.read = 0
         """Bytes parsed."""
+        self.same_head = self.same_tail = 0
         self._equal_from: int | None = None
 
     def parsed(self) -> Parsed:
@@ -116,13 +119,23 @@ class _Reading:
         none = np.empty(0, np.int64)
         starts, ends = np.concatenate([none, *self.starts]), np.concatenate([none, *self.ends])
         listed = Listed(start, end, starts, ends)
-        made = Parsed(self.raw, value, tuple(members), self.limits, 0, listed, self.read, tuple(self.runs))
-        weight = self.before.weight + sum(weight_of(self.raw[a:b], self.limits) for a, b in made.fresh())
+        runs, head, tail = tuple(self.runs), self.same_head, self.same_tail
+        made = Parsed(self.raw, value, tuple(members), self.limits, 0, listed, self.read, runs, head, tail)
+        spans = [*made.fresh(), *self._repeated(starts, ends)]
+        weight = self.before.weight + sum(weight_of(self.raw[a:b], self.limits) for a, b in spans)
         if weight > self.limits.values:
             weight = weight_of(self.raw, self.limits)
             if weight > self.limits.values:
                 raise _Unlike
         return replace(made, weight=weight)
+
+    def _repeated(self, starts: Places, ends: Places) -> Iterator[tuple[int, int]]:
+        """Where old messages stand that may stand elsewhere as well: the old weight counts them once."""
+        known = 0
+        for run in self.runs:
+            if run.old < known:
+                yield int(starts[run.at]), int(ends[run.at + run.size - 1])
+            known = max(known, run.old + run.size)
 
     # before the list
 
@@ -131,6 +144,7 @@ class _Reading:
         ends."""
         before, start = self.before, self.listed.start
         if self.raw.startswith(self.view[:start]):
+            self.same_head = start
             known = list(before.members[: self.number])
             return known, {one.name: self._old(one) for one in known}, before.members[self.number].start, start
         text = _cut(self.raw[: start + _HEAD])
@@ -231,6 +245,7 @@ class _Reading:
         raw, old, before = self.raw, self.old, self.before
         known = before.members[self.number + 1 :]
         if len(raw) - end == len(old) - self.listed.end and raw.endswith(self.view[self.listed.end :]):
+            self.same_tail = len(raw) - end
             shift = end - self.listed.end
             for one in known:
                 members.append(Member(one.name, one.start + shift, one.end + shift))

@@ -271,20 +271,19 @@ async def _raw(request: web.BaseRequest, limit: int, pace: Pace, share: Share) -
     loop = asyncio.get_running_loop()
     begun = loop.time()
     try:
-        while True:
-            async with asyncio.timeout_at(pace.deadline(begun, loop.time(), size)):
-                piece = await request.content.readany()
-            if not piece:
-                return await _joined(pieces, size)
-            size += len(piece)
-            if size > limit:
-                pieces.clear()
-                raise errors.too_large(limit)
-            share.take(len(piece))
-            pieces.append(piece)
+        async with asyncio.timeout_at(pace.deadline(begun, begun, 0)) as due:
+            while piece := await request.content.readany():
+                size += len(piece)
+                if size > limit:
+                    pieces.clear()
+                    raise errors.too_large(limit)
+                share.take(len(piece))
+                pieces.append(piece)
+                due.reschedule(pace.deadline(begun, loop.time(), size))
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time.", code="request_timeout", close=True) from None
     except (RequestPayloadError, ClientPayloadError, web.HTTPException):
         raise ApiError(
             400, "The body's transfer coding is broken.", code="invalid_transfer_coding", close=True
         ) from None
+    return await _joined(pieces, size)

@@ -81,6 +81,9 @@ class Parsed:
     """Bytes that were parsed for it."""
     shared: tuple[Run, ...] = ()
     """Messages that are the very objects of the body that this one was read beside."""
+    head: int = 0
+    tail: int = 0
+    """Bytes at the start and at the end, around the list of messages, that are that body's."""
 
     @property
     def repeats(self) -> bool:
@@ -88,14 +91,14 @@ class Parsed:
         return len(self.members) != len(self.value)
 
     def fresh(self) -> Iterator[tuple[int, int]]:
-        """Spans of what was read anew, with what stands around the messages; all there is without `shared`."""
-        position = 0
+        """Spans that are not the earlier body's, in order; some may be empty. All there is without one."""
+        position = self.head
         listed = self.listed
         for run in self.shared:
             assert listed is not None
             yield position, int(listed.starts[run.at])
             position = int(listed.ends[run.at + run.size - 1])
-        yield position, len(self.raw)
+        yield position, len(self.raw) - self.tail
 
     def values_of(self, name: str) -> Iterator[Any]:
         """The value of each member of this name, where `value` has the last one only."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import structlog
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.connector import Connection
+from aiohttp.http import StreamWriter
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -163,15 +165,10 @@ class Upstream:
         attempts.count += 1
         attempts.reused = False
         attempts.connect_us = 0
-        data: bytes | AsyncIterator[bytes | memoryview] | None = None
+        data: bytes | _Pieces | None = None
         if body is not None:
             size = sum(map(len, body))
-            if size > LARGE_BODY:
-                headers = headers.copy()
-                headers["Content-Length"] = str(size)
-                data = _writes(body)
-            else:
-                data = b"".join(body)
+            data = _Pieces(body, size, lambda: attempts._silence()) if size > LARGE_BODY else b"".join(body)
         # aiohttp's own limit on silence ends with an interim (1xx) reply, and does not hold while a body is being sent.
         loop, silence_s = asyncio.get_running_loop(), self.settings.read_timeout_s
         try:
@@ -206,10 +203,9 @@ class Upstream:
             headers["Content-Type"] = "application/json"
         if self.credential is not None:
             headers["Authorization"] = self.credential
-        data: bytes | AsyncIterator[bytes | memoryview] | None = body
+        data: bytes | _Pieces | None = body
         if body is not None and len(body) > LARGE_BODY:
-            headers["Content-Length"] = str(len(body))
-            data = _writes([body])
+            data = _Pieces([body], len(body), lambda: None)
         async with asyncio.timeout(timeout_s):
             url = URL(self._base + path, encoded=True)
             async with self._fresh.request(
@@ -232,24 +228,52 @@ def _checked(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     return reply
 
 
-async def _writes(body: Body) -> AsyncIterator[bytes | memoryview]:
-    """The pieces as they are written: large ones as views of at most `LARGE_BODY` bytes, small ones together."""
-    small: list[bytes | memoryview] = []
+class _Pieces(aiohttp.Payload):
+    """A body whose pieces are handed to the socket as they are: to join them would copy megabytes."""
+
+    _autoclose = True  # nothing is open
+
+    def __init__(self, body: Body, size: int, heard: Callable[[], None]) -> None:
+        """``size``: of all pieces, in bytes. ``heard`` is called when the engine has taken a part of them."""
+        super().__init__(body, content_type="application/json")
+        self._size = size
+        self._heard = heard
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """All of it: its length is the one that was told."""
+        assert isinstance(writer, StreamWriter)
+        writer.send_headers()
+        for group in _groups(self._value):
+            transport = writer.transport
+            if transport is None or transport.is_closing():
+                raise aiohttp.ClientConnectionResetError("the engine closed the connection")
+            transport.writelines(group)
+            writer.output_size += sum(map(len, group))
+            self._heard()
+            await writer.drain()
+
+
+def _groups(body: Body) -> Iterator[list[bytes | memoryview]]:
+    """The pieces in groups of at most `LARGE_BODY` bytes, longer ones in parts."""
+    group: list[bytes | memoryview] = []
     held = 0
     for piece in body:
-        large = len(piece) > LARGE_BODY // 4
-        if small and (large or held + len(piece) > LARGE_BODY):
-            yield b"".join(small)
-            small, held = [], 0
-        if large:
-            view = memoryview(piece)
-            for start in range(0, len(piece), LARGE_BODY):
-                yield view[start : start + LARGE_BODY]
-        else:
-            small.append(piece)
-            held += len(piece)
-    if small:
-        yield b"".join(small)
+        view = memoryview(piece) if len(piece) > LARGE_BODY else piece
+        for start in range(0, len(view), LARGE_BODY):
+            part = view[start : start + LARGE_BODY]
+            if group and held + len(part) > LARGE_BODY:
+                yield group
+                group, held = [], 0
+            group.append(part)
+            held += len(part)
+    if group:
+        yield group
 
 
 def _nothing_received(error: BaseException) -> bool:

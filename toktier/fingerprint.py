@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from toktier.known import Known, Run, taken_over
+from toktier.known import Known, Run, gaps, taken_over
 
 _SIZE = 16
 
@@ -34,8 +34,8 @@ class Fingerprint:
     """A message list as digests of 16 bytes."""
 
     group: Group
-    packed: Sequence[bytes | None]
-    """The strict form of each message (see `strict`); None for one whose digest was known."""
+    packed: Mapping[int, bytes]
+    """The strict form (see `strict`) of the messages whose digests were not known, by place."""
     chain: Sequence[bytes]
     """``chain[k]`` stands for the group and the first ``k`` messages; one longer than `messages`."""
     messages: Sequence[bytes]
@@ -81,13 +81,12 @@ def fingerprint(
     ``tool_digests``: of the same tools, where they are known.
     """
     shared: tuple[Run, ...] = () if known is None else known.shared
-    nothing: list[bytes | None] = [] if known is None else [None] * len(known.made.digests)
-    packed = taken_over(shared, len(messages), nothing, lambda place: strict(messages[place]))
+    packed = {place: strict(messages[place]) for place in gaps(shared, len(messages))}
     old = () if known is None else known.made.digests
     alone = taken_over(shared, len(messages), old, lambda place: _digest(packed[place]))
     link = digest(group.tenant.encode(), group.model.encode(), group.settings)
     if known is not None and known.made.chain[0] == link:
-        chain = list(known.made.chain[: known.lead + 1])
+        chain = [*known.made.chain[: known.lead + 1]]
         link = chain[-1]
     else:
         chain = [link]
@@ -104,8 +103,7 @@ def fingerprint(
     )
 
 
-def _digest(form: bytes | None) -> bytes:
-    assert form is not None
+def _digest(form: bytes) -> bytes:
     return blake2b(form, digest_size=_SIZE).digest()
 
 

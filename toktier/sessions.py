@@ -432,5 +432,6 @@ class SessionStore:
 
 def _extends(fingerprint: Fingerprint, base: Session) -> bool:
     """Whether the request has all messages of the session first, and its tools."""
-    known = base.messages
-    return base.tools == fingerprint.tools and common_prefix(known, fingerprint.messages) == len(known)
+    known = len(base.messages)
+    first = known <= len(fingerprint.messages) and (not known or fingerprint.chain[known] == base.chain[-1])
+    return first and base.tools == fingerprint.tools

@@ -50,7 +50,9 @@ def check(raw: bytes, before: Parsed, limits: JsonLimits = LIMITS) -> Parsed | N
     inside = b"".join(raw[start:end] for start, end in got.fresh())
     assert len(inside) + sum(
         int(got.listed.ends[run.at + run.size - 1] - got.listed.starts[run.at]) for run in got.shared
-    ) == len(raw)
+    ) + got.head + got.tail == len(raw)
+    assert raw[: got.head] == before.raw[: got.head]
+    assert raw[len(raw) - got.tail :] == before.raw[len(before.raw) - got.tail :]
     return got
 
 
