@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Gpu, Path
+from toktier.shortcuts import Way
 
 if TYPE_CHECKING:
     from toktier.tier import Prepared
@@ -83,6 +84,7 @@ class RequestRecord:
     """Code of the error that TokTier itself answered with."""
     cause: Cause | None = None
     full: FullEncode | None = None
+    encoded: Way | None = None
     full_render: FullRender | None = None
     gpu: Gpu | None = None
     """What a GPU did for the text that was encoded; None where nothing was, or there is no GPU."""
@@ -145,7 +147,7 @@ class RequestRecord:
     def take(self, prepared: Prepared) -> None:
         """Everything that the tier found out about the request."""
         self.path, self.cause, self.full = prepared.path, prepared.cause, prepared.full
-        self.full_render, self.gpu = prepared.full_render, prepared.gpu
+        self.full_render, self.encoded, self.gpu = prepared.full_render, prepared.way, prepared.gpu
         self.session, self.messages = prepared.session, prepared.messages
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)

@@ -59,6 +59,10 @@ class ModelReport:
     certified: bool | None = None
     certificate_digest: str | None = None
     certificate_refusal: str | None = None
+    whole_below: int | None = None
+    all_cores_from: int | None = None
+    shortcuts_measured: bool | None = None
+    """As in `toktier.shortcuts`."""
     template_digest: str | None = None
     parity: str | None = None
     """What the comparison with transformers found (`toktier.parity.Outcome`); ``parity_detail`` says it in words."""
@@ -167,6 +171,9 @@ def _model(name: str, model: Model, settings: Settings, gpus: Gpus) -> ModelRepo
     report.certified = tokenizer.certificate is not None
     if tokenizer.certificate is not None:
         report.certificate_digest = tokenizer.certificate.digest
+        shortcuts = tokenizer.shortcuts
+        report.whole_below, report.all_cores_from = shortcuts.whole_below, shortcuts.all_cores_from
+        report.shortcuts_measured = shortcuts.measured
     else:
         report.certificate_refusal = str(tokenizer.refusal)
     if (gpu := loaded.tier.gpu) is not None:

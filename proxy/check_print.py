@@ -61,6 +61,10 @@ def _model(model: ModelReport, out: Console) -> None:
         lines.append(("certificate", certificate))
         refusal = f" ({model.window_refusal})" if model.window_refusal else ""
         lines.append(("encoder", f"{model.window_engine}{refusal}"))
+    if model.whole_below is not None:
+        where = "measured here" if model.shortcuts_measured else "defaults"
+        ways = f"below {model.whole_below:,} characters the whole text, from {model.all_cores_from:,} on on all cores"
+        lines.append(("short cuts", f"{ways} ({where})"))
     if model.gpu is not None:
         lines.append(("GPU", explain_gpu(model)))
     if model.parity is not None:

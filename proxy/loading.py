@@ -57,7 +57,9 @@ class Loader:
         try:
             read = _read(model)
             with self._compared(read, server.cache_dir) as comparison:
-                tokenizer = FrozenTokenizer.from_files(read, cache_dir=server.cache_dir, window=model.window == "auto")
+                tokenizer = FrozenTokenizer.from_files(
+                    read, cache_dir=server.cache_dir, window=model.window == "auto", measured=True
+                )
                 parity = comparison.result(tokenizer.reference, tokenizer.special)
         except (TokTierError, OSError) as error:
             raise CannotLoad(Bypass.TOKENIZER_UNAVAILABLE, str(error), final=False) from error

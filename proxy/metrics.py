@@ -48,6 +48,9 @@ class Metrics:
             ["model", "reason"],
             registry=registry,
         )
+        self.encoded = Counter(
+            "toktier_encoded", "Requests with IDs by how what was new was encoded", ["model", "way"], registry=registry
+        )
         self.full_renders = Counter(
             "toktier_full_render",
             "Requests with IDs whose whole template was rendered, by reason",
@@ -131,6 +134,8 @@ class Metrics:
             self.bypasses.labels(model, record.bypass.value).inc()
         if record.full is not None:
             self.full_encodes.labels(model, record.full.value).inc()
+        if record.encoded is not None:
+            self.encoded.labels(model, record.encoded.value).inc()
         if record.full_render is not None:
             self.full_renders.labels(model, record.full_render.value).inc()
         for stage, microseconds in record.stages_us.items():

@@ -37,6 +37,7 @@ import numpy.typing as npt
 from toktier.engines.base import Engine
 from toktier.ids import EMPTY, Ids
 from toktier.reasons import Gpu
+from toktier.shortcuts import DEFAULTS, Shortcuts
 
 TARGET = 2048
 """Characters after which a chunk is sealed at the next cut, in texts below a million characters."""
@@ -47,8 +48,6 @@ SMALL = 64
 LONG = 65_536
 """A chunk longer than this (no cut in sight) goes to the reference: window engines may be quadratic in such runs."""
 _HEADS = 4096
-_FEW = 4
-"""Pieces that are encoded one by one instead of as a batch."""
 
 
 class CutRule(Protocol):
@@ -109,6 +108,7 @@ class ChunkEncoder:
     """Characters of the shortest chunk that a rope keeps beside a change: 2 or more (see `Rope`)."""
     gpu: GpuPath | None = field(default=None, repr=False, compare=False)
     """Asked first, where there is a rule."""
+    shortcuts: Shortcuts = DEFAULTS
     _heads: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """|T(c)| of single characters c. At most `_HEADS` are kept; threads may compute one twice."""
 
@@ -195,8 +195,7 @@ class ChunkEncoder:
 
     def _by_cpu(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
         engine = self.window if self.rule is not None else self.reference
-        if len(pieces) <= _FEW:
-            # A batch goes through the engine's thread pool, whose wake-up costs more than encoding a few chunks.
+        if len(pieces) == 1 or sum(map(len, pieces)) < self.shortcuts.all_cores_from:
             parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]
             return parts[0] if len(parts) == 1 else np.concatenate(parts), [len(part) for part in parts]
         if max(map(len, pieces)) > LONG:

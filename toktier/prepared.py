@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from toktier.ids import Ids
 from toktier.reasons import Cause, FullEncode, FullRender, Gpu, Path
+from toktier.shortcuts import Way
 from toktier.traits import Traits
 from toktier.written import Written, write
 
@@ -15,7 +16,8 @@ class Prepared:
     """What goes upstream for one request, and what it took. Nothing in it changes later."""
 
     ids: Ids
-    """T of the whole rendered text, shape ``(n,)``, read-only and its own memory."""
+    """T of the whole rendered text, shape ``(n,)``, read-only. The session's own memory, which it does not change while
+    they are held."""
     texts: tuple[str, ...] = field(repr=False)
     """What was rendered and encoded, in pieces; for a shadow check, never for a log."""
     path: Path
@@ -44,6 +46,8 @@ class Prepared:
     template_digest: str
     full_render: FullRender | None = None
     """Why the whole template was rendered; None where only what changed was."""
+    way: Way | None = None
+    """How `scanned` was encoded; None where nothing was, or by the reference alone."""
     written: tuple[Ids, Written] | None = field(default=None, repr=False)
     """The IDs as JSON, and the very array that they were written of."""
     traits: Traits | None = None

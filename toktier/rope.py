@@ -88,7 +88,8 @@ class Rope:
 
     @property
     def ids(self) -> Ids:
-        """All IDs, shape ``(n,)``: a read-only view without a copy, valid until the next change of this rope."""
+        """All IDs, shape ``(n,)``, read-only, without a copy. They stay what they are: while anyone holds them, or a
+        part of them, a change of this rope goes to new memory."""
         return self._read[: self._starts[1, len(self._texts)]]
 
     @property
@@ -148,6 +149,22 @@ class Rope:
         starts = self._starts[0]
         i = min(int(starts[: n + 1].searchsorted(common, side="right")) - 1, n - 1)
         return self._set(i, self._texts[i][: common - int(starts[i])] + tail)
+
+    def anew(self, text: str) -> Splice:
+        """Make ``text`` the text as one chunk and encode all of it: for a short one that is less work than `set`."""
+        n = len(self._texts)
+        gap, pieces = Gap(0, n, text), [text] if text else []
+        try:
+            ids, counts, gpu = self._encoder.encode(pieces)
+        except (InvalidText, UnicodeEncodeError):
+            self._refuse_surrogates([gap])
+            raise
+        total = int(self._starts[1, n])
+        changed = self._first_changed(0, total, total, ids)
+        common = common_prefix(self.text(), text)
+        self._install(gap, pieces, counts, ids)
+        self._by_gpu = gpu is Gpu.USED
+        return Splice(changed, len(text), 0, 0, common, FullEncode.SHORT_TEXT if n else FullEncode.NO_SESSION, gpu)
 
     def reach(self, common: int) -> int:
         """Characters of the text that a change from ``common`` on may have encoded again, where cuts are near: all of
@@ -340,7 +357,7 @@ class Rope:
         char, token, behind, total = int(chars[i]), int(tokens[i]), int(tokens[j]), int(tokens[n])
         shift = len(ids) - (behind - token)
 
-        self._reserve(total + shift)
+        self._reserve(total + shift, total)
         if shift and behind < total:
             # one pass in place; an overlapping numpy assignment would go through a temporary copy
             here = self._address + 4 * behind
@@ -377,11 +394,13 @@ class Rope:
         self._read = buffer.view()
         self._read.flags.writeable = False
 
-    def _reserve(self, need: int) -> None:
-        """Room for ``need`` IDs. Views handed out before keep the old buffer; it is never resized in place."""
-        if len(self._buffer) < need:
-            buffer = np.empty(need + need // 8 + 256, np.uint32)
-            buffer[: len(self._buffer)] = self._buffer
+    def _reserve(self, need: int, used: int) -> None:
+        """Room for ``need`` IDs, of which ``used`` are there, in memory that nobody else reads: whoever has been handed
+        a view keeps the old buffer."""
+        if len(self._buffer) < need or sys.getrefcount(self._buffer) > _OURS:
+            size = max(need, used)
+            buffer = np.empty(size + size // 8 + 256, np.uint32)
+            buffer[:used] = self._buffer[:used]
             self._adopt(buffer)
 
     def _release(self, used: int) -> None:
@@ -390,6 +409,9 @@ class Rope:
             self._adopt(self._buffer[: used + used // 8 + 256].copy())
 
 
+_OURS = 3
+"""References to a buffer that nobody else reads, as they are counted: the rope's, its view's, and that of counting. A
+view of a view refers to the buffer itself."""
 _ANCHORS = 12
 """Chunks that are looked for in a changed text before the rest is given up; each costs one `str.find`."""
 

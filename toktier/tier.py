@@ -27,9 +27,10 @@ from toktier.postprocessor import SpecialTokens
 from toktier.prepared import Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
 from toktier.quarantine import Level, Quarantine
-from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Path
+from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Gpu, Path
 from toktier.rope import Splice
 from toktier.sessions import Lease, SessionBusy, SessionStore
+from toktier.shortcuts import Way
 from toktier.surrogates import find_surrogate
 from toktier.template import ChatTemplate, RenderRequest
 from toktier.tokenizer import FrozenTokenizer
@@ -65,6 +66,7 @@ class _Made(NamedTuple):
 
     ids: Ids
     splice: Splice
+    way: Way | None
     texts: tuple[str, ...]
     before: int
     first_changed: int
@@ -105,7 +107,8 @@ class ModelTier:
         self._encoder: ChunkEncoder = replace(tokenizer.encoder, gpu=gpu)
         # A kept rope holds the certificate that it was made with.
         certificate = tokenizer.certificate.digest if tokenizer.certificate is not None else ""
-        parts = (profile.name, template.digest, tokenizer.digest, certificate)
+        # And IDs that were written once are known to be below its `vocab_size`.
+        parts = (profile.name, template.digest, tokenizer.digest, certificate, str(self.vocab_size))
         self._identity = digest(*(part.encode() for part in parts))
         self._special = special
         self._quarantine = quarantine
@@ -181,10 +184,11 @@ class ModelTier:
                 "splice": (made.at - rendered) // 1000,
                 "serialise": (made.done - made.at) // 1000,
             },
-            control_tokens=sum(marks),
+            control_tokens=marks.count(1),
             tokenizer_digest=self.tokenizer.digest,
             template_digest=self.template.digest,
             full_render=text.why,
+            way=made.way,
             written=made.written,
             traits=None if kept is None or kept.made is None else kept.made.traits,
             gpu=made.splice.gpu,
@@ -220,42 +224,47 @@ class ModelTier:
         lead = None
         if known is not None and kept is not None and kept[0] is known.made.messages and request.by_wire is None:
             lead = known.lead
-        before = None if wait else fold.clone()
         synced, memory.synced = memory.synced, False
-        try:
-            made: Rendered = fold.render(request, lead, within_s)
-            why = None if kept is not None else FullRender.NOTHING_KEPT
-            if made.fell_back is not None:
-                why = FullRender(made.fell_back.value)
-            first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
-            tail = "".join(made.chunks.since(first))
-            if before is not None and lease.rope.reach(common) + len(tail) > AT_ONCE_CHARS:
+
+        def accept(common: int, chars: int) -> None:
+            common = common if synced else 0
+            if lease.rope.reach(common) + chars - common > AT_ONCE_CHARS:
                 raise TakesLong("the encoder")
+
+        try:
+            made: Rendered = fold.render(request, lead, within_s, None if wait else accept)
         except TakesLong:
             # Whoever comes back and waits goes on from where the session was.
-            if before is not None:
-                memory.fold, memory.synced = before, synced
+            memory.synced = synced and fold.kept is not None
             raise
-        return _Text(common, tail, made.chars, why, made.fell_back is None)
+        why = None if kept is not None else FullRender.NOTHING_KEPT
+        if made.fell_back is not None:
+            why = FullRender(made.fell_back.value)
+        first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
+        return _Text(common, "".join(made.chunks.since(first)), made.chars, why, made.fell_back is None)
 
     def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None) -> _Made:
         rope, memory = lease.rope, lease.memory
         before = len(rope.ids)
         written, memory.written, memory.synced = memory.written, None, False
         try:
-            splice = rope.follow(text.common, text.tail)
+            if text.chars < self._encoder.shortcuts.whole_below and not text.common == text.chars == rope.chars:
+                splice = rope.anew(rope.text()[: text.common] + text.tail)
+            else:
+                splice = rope.follow(text.common, text.tail)
         except CannotEncode as error:
             raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
         if rope.chars != text.chars:
             raise RuntimeError("the rope does not hold what was rendered")
         memory.synced = text.kept
-        ids = rope.ids.copy() if around is None else around.around(rope.ids)
-        self._check_range(ids)
-        at = time.perf_counter_ns()
+        ids = rope.ids if around is None else around.around(rope.ids)
         first = _first_changed(splice, before, len(ids), around)
+        self._check_range(ids, 0 if written is None else first)
+        at = time.perf_counter_ns()
         memory.written = written = write(ids, written, first)
         done = time.perf_counter_ns()
-        return _Made(ids, splice, rope.pieces(), before, first, (ids, written), at, done, rope.by_gpu)
+        way = None if splice.gpu is Gpu.USED else self._encoder.shortcuts.way(text.chars, splice.scanned)
+        return _Made(ids, splice, way, rope.pieces(), before, first, (ids, written), at, done, rope.by_gpu)
 
     def _whole(self, body: Mapping[str, Any], source: Source | None, around: SpecialTokens | None) -> _Made:
         """By the reference, with nothing that was kept."""
@@ -267,10 +276,10 @@ class ModelTier:
         except CannotEncode as error:
             raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
         ids = own.copy() if around is None else around.around(own)
-        self._check_range(ids)
+        self._check_range(ids, 0)
         splice = Splice(0, len(text), 0, 0, 0, FullEncode.QUARANTINED)
         at = time.perf_counter_ns()
-        return _Made(ids, splice, (text,), 0, 0, None, at, at)
+        return _Made(ids, splice, None, (text,), 0, 0, None, at, at)
 
     def _around(self, body: Mapping[str, Any]) -> SpecialTokens | None:
         """What stands around the prompt of this request; the rope never holds it."""
@@ -347,12 +356,14 @@ class ModelTier:
             return None
         return replace(source, before=None, shared=(), made=made)
 
-    def _check_range(self, ids: Ids) -> None:
+    def _check_range(self, ids: Ids, known: int) -> None:
         """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine.
 
-        All of them are asked, kept ones too: a request that was refused here may have left its text in the rope.
+        The first ``known`` were asked for an earlier request. Where that one was refused they are asked again: it may
+        have left its text in the rope, but no IDs as JSON.
         """
-        if len(ids) and int(ids.max()) >= self.vocab_size:
+        fresh = ids[known:]
+        if len(fresh) and int(fresh.max()) >= self.vocab_size:
             raise Unrenderable(Bypass.TOKENIZER_MISMATCH, f"a token ID is not below the engine's {self.vocab_size}")
 
     def _marks(self, wanted: Fingerprint, lease: Lease, known: Known | None) -> bytes:
@@ -365,9 +376,7 @@ class ModelTier:
         def mark(place: int) -> int:
             if place < lease.shared:
                 return lease.marks[place]
-            form = wanted.packed[place]
-            assert form is not None
-            return int(search(form) is not None)
+            return int(search(wanted.packed[place]) is not None)
 
         if known is None:
             return lease.marks + bytes(map(mark, range(lease.shared, size)))

@@ -143,12 +143,15 @@ def test_check_of_the_shipped_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report["exit_code"], model["repair"], model["bypass"], model["certified"]) == (0, True, None, True)
     assert model["vocab_size"] >= 151_669
     assert all(model[key] for key in ("tokenizer_digest", "certificate_digest", "template_digest", "window_engine"))
+    assert model["all_cores_from"] > 0
+    assert model["whole_below"] >= 0
 
     show(loaded[0], Console(file=shown, width=200))
     text = shown.getvalue()
     assert "listens on      http://127.0.0.1:8080" in text
     assert "model Qwen/Qwen3-8B on gpu: repair" in text
     assert f"certificate yes, {model['certificate_digest'][:16]}" in text
+    assert "short cuts  below " in text
     assert "not asked (--probe)" in text
     assert model["parity"] == "equal"
     assert f"{model['parity_detail']} (equal)" in text

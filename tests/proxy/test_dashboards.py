@@ -17,6 +17,7 @@ from proxy.gpu import GpuCollector, Gpus
 from proxy.metrics import Metrics
 from tests.support.byte_device import ByteDevice
 from toktier.reasons import Bypass, FullEncode, FullRender
+from toktier.shortcuts import Way
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -45,7 +46,7 @@ def known() -> dict[str, set[str]]:
         counter.labels("m", label)
     record = RequestRecord("i", "r", bypass=Bypass.ECHO, full=FullEncode.NO_CUT, prompt_tokens_equal=False, status=200)
     record.upstream, record.stages_us, record.error = "u", {"ttfb": 1}, "invalid_json"
-    record.full_render = FullRender.UNFOLDABLE
+    record.full_render, record.encoded = FullRender.UNFOLDABLE, Way.WHOLE
     metrics.observe(record)
     series: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.exposition()[0].decode()):

@@ -12,6 +12,7 @@ import pytest
 from tests.support.small_bpe import CountingEngine, small_encoder, truth
 from toktier.chunks import LONG, SEAL_MIN, SMALL, TARGET, ChunkEncoder, first_cut, last_cut, marker_of
 from toktier.errors import InvalidText
+from toktier.ids import Ids
 from toktier.reasons import FullEncode
 from toktier.rope import Rope, Splice
 
@@ -424,3 +425,42 @@ def test_following_gives_what_setting_gives() -> None:
         text = new
     with pytest.raises(IndexError):
         followed.follow(len(text) + 1, "")
+
+
+def test_ids_that_someone_holds_stay_what_they_are() -> None:
+    chance = random.Random(9)
+    rope = Rope(small_encoder())
+    rope.set("the fox jumps over the lazy dog " * 200)
+    held: list[tuple[Ids, list[int]]] = []
+    for number in range(40):
+        kind = number % 4
+        if kind == 0:
+            rope.append(" and so on " * chance.randint(1, 30))
+        elif kind == 1:
+            at = chance.randrange(rope.chars // 2)
+            rope.replace(at, at + chance.randint(0, 400), "other " * chance.randint(0, 90))
+        elif kind == 2:
+            rope.truncate(rope.chars - chance.randint(0, 900))
+        else:
+            text = rope.text()
+            rope.set("a " + text[:500] + text[700:] + " end")
+        assert rope.ids.tolist() == truth(rope.text())
+        assert all(ids.tolist() == wanted for ids, wanted in held)
+        if chance.random() < 0.5:
+            ids = rope.ids if chance.random() < 0.5 else rope.ids[chance.randrange(50) :][::2]
+            held.append((ids, ids.tolist()))
+        if chance.random() < 0.3:
+            held.clear()
+
+
+def test_a_rope_whose_ids_nobody_holds_changes_them_in_place() -> None:
+    rope = Rope(small_encoder())
+    rope.set("the fox jumps over the lazy dog " * 200)
+    rope.append("a")
+    address = rope.ids.ctypes.data
+    rope.append(" fox")
+    assert rope.ids.ctypes.data == address
+    held = rope.ids[3:]
+    rope.append(" fox")
+    assert rope.ids.ctypes.data != address
+    assert held.ctypes.data == address + 12
