@@ -34,7 +34,7 @@ import numpy.typing as npt
 from toktier.chunks import TARGET, ChunkEncoder, CutRule
 from toktier.errors import InvalidText
 from toktier.fingerprint import common_prefix
-from toktier.ids import Ids
+from toktier.ids import Ids, shared_prefix
 from toktier.reasons import FullEncode, Gpu
 
 __all__ = ["ChunkEncoder", "CutRule", "Rope", "Splice"]
@@ -88,8 +88,7 @@ class Rope:
 
     @property
     def ids(self) -> Ids:
-        """All IDs, shape ``(n,)``, read-only, without a copy. They stay what they are: while anyone holds them, or a
-        part of them, a change of this rope goes to new memory."""
+        """All IDs, shape ``(n,)``, read-only, no copy. While anyone holds a part of them, changes go to new memory."""
         return self._read[: self._starts[1, len(self._texts)]]
 
     @property
@@ -159,12 +158,11 @@ class Rope:
         except (InvalidText, UnicodeEncodeError):
             self._refuse_surrogates([gap])
             raise
-        total = int(self._starts[1, n])
-        changed = self._first_changed(0, total, total, ids)
-        common = common_prefix(self.text(), text)
+        changed = shared_prefix(self.ids, ids)
+        common, full = common_prefix(self.text(), text), FullEncode.SHORT_TEXT if n else FullEncode.NO_SESSION
         self._install(gap, pieces, counts, ids)
         self._by_gpu = gpu is Gpu.USED
-        return Splice(changed, len(text), 0, 0, common, FullEncode.SHORT_TEXT if n else FullEncode.NO_SESSION, gpu)
+        return Splice(changed, len(text), 0, 0, common, full, gpu)
 
     def reach(self, common: int) -> int:
         """Characters of the text that a change from ``common`` on may have encoded again, where cuts are near: all of
@@ -259,7 +257,7 @@ class Rope:
                 start = end - sum(own_counts)
                 self._install(gap, own, own_counts, ids[start:end])
                 end = start
-            changed = first + _common_ids(old, self.ids[first:])
+            changed = first + shared_prefix(old, self.ids[first:])
         return Splice(changed, scanned, first, total - behind, common, full, gpu)
 
     def _widened(self, gaps: list[Gap]) -> list[Gap]:
@@ -336,16 +334,16 @@ class Rope:
         """Length of the common prefix of the old IDs and the new ones, ``new`` being put in for ``[first, behind)``."""
         old = self._buffer[first:total]
         inside = min(behind - first, len(new))
-        same = _common_ids(old[:inside], new)
+        same = shared_prefix(old[:inside], new)
         if same < inside:
             return first + same
         if behind - first == len(new):
             return total
         # One of the two middles is a prefix of the other: the comparison runs on into the suffix, shifted.
         more = new[inside:]
-        same = _common_ids(old[inside:], more)
+        same = shared_prefix(old[inside:], more)
         if same == len(more):
-            same += _common_ids(old[inside + same :], self._buffer[behind:total])
+            same += shared_prefix(old[inside + same :], self._buffer[behind:total])
         return first + inside + same
 
     def _install(self, gap: Gap, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
@@ -395,8 +393,7 @@ class Rope:
         self._read.flags.writeable = False
 
     def _reserve(self, need: int, used: int) -> None:
-        """Room for ``need`` IDs, of which ``used`` are there, in memory that nobody else reads: whoever has been handed
-        a view keeps the old buffer."""
+        """Room for ``need`` IDs, of which ``used`` are there, in memory of which nobody has a view."""
         if len(self._buffer) < need or sys.getrefcount(self._buffer) > _OURS:
             size = max(need, used)
             buffer = np.empty(size + size // 8 + 256, np.uint32)
@@ -410,8 +407,7 @@ class Rope:
 
 
 _OURS = 3
-"""References to a buffer that nobody else reads, as they are counted: the rope's, its view's, and that of counting. A
-view of a view refers to the buffer itself."""
+"""References to a buffer that nobody else reads: the rope's, its view's (as of all views of that), and the count's."""
 _ANCHORS = 12
 """Chunks that are looked for in a changed text before the rest is given up; each costs one `str.find`."""
 
@@ -444,23 +440,6 @@ def _gaps(texts: list[str], i: int, j: int, text: str, start: int, end: int, lea
     if i < j or start < end or not gaps:
         gaps.append(Gap(i, j, text[start:end]))
     return gaps
-
-
-def _common_ids(a: Ids, b: Ids) -> int:
-    """Length of the common prefix of two ID arrays, in growing blocks: the cost follows the answer."""
-    size = min(len(a), len(b))
-    if size <= 16:  # an open chunk: two short lists beat numpy
-        pairs = zip(a[:size].tolist(), b[:size].tolist(), strict=True)
-        return next((k for k, (x, y) in enumerate(pairs) if x != y), size)
-    start, block = 0, 256
-    while start < size:
-        stop = min(start + block, size)
-        differ = a[start:stop] != b[start:stop]
-        k = int(differ.argmax())
-        if differ[k]:
-            return start + k
-        start, block = stop, block * 4
-    return size
 
 
 def _without_utf8(text: str) -> str:
