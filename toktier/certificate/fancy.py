@@ -4,8 +4,10 @@ Readings that differ from `oniguruma` (each is a test against tiktoken):
 - ``x{n,m}+`` is possessive and ``x{n}?`` is lazy, like the other quantifiers;
 - ``a(?i)b|c`` is ``a(?i:b)|(?i:c)``: an isolated option holds to the end of the group; alternatives stay as they are;
 - an isolated option in a group other than ``(?:...)`` also holds behind that group (a slip of fancy-regex): refused;
-- options are ``i`` and ``s`` (``.`` matches a line feed); case is ignored by simple folding, one character for one, so
-  that no atom or run of atoms matches other than one code point each (``Atom.unfolded`` is None);
+- with ``x``, a blank may also stand between a quantifier and its suffix, and the two crates differ in classes and in
+  what a blank is: refused, all three;
+- options are ``i``, ``s`` (``.`` matches a line feed) and ``x``; case is ignored by simple folding, one character for
+  one, so that no atom or run of atoms matches other than one code point each (``Atom.unfolded`` is None);
 - ``$`` and ``\z`` are the end of the text: without ``m`` there is no other line end. They are read as a negative
   lookahead of any character, which has the same outcome everywhere: it holds at the end and nowhere else. Lemma 1 (ii)
   asks that a lookahead right after a does not tell b from the end of the text; this one always does, so that no a after
@@ -25,10 +27,16 @@ _PROPERTY = re.compile(r"\\[pP](?:\{\^?[A-Za-z0-9_ =:!-]+\}|[A-Za-z])")
 _NAMED = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|'[A-Za-z_]\w*')")
 
 
+def _odd(char: str) -> bool:
+    """What ``x`` makes nothing, or a comment, for at least one of the two crates."""
+    return char.isspace() or char in "#\u200e\u200f"
+
+
 class FancyParser(Parser):
     """See the module."""
 
-    flags = "is"
+    flags = "isx"
+    blanks = " \t\n\r"
     regroups = False
     escapes = frozenset("dDwWsShHNO") | CONTROL_ESCAPES | (LITERAL_ESCAPES - frozenset("<>"))
     forms = (_NUMERIC, _PROPERTY)
@@ -56,8 +64,20 @@ class FancyParser(Parser):
     def atom(self, text: str, flags: str, place: str) -> Atom:
         return Atom(f"(?{flags}:{text})", place)
 
-    def quantified(self, node: Node) -> Node:
-        q = self.quantifier()
+    def skip(self, flags: str) -> None:
+        super().skip(flags)
+        if "x" in flags and (c := self.s[self.at : self.at + 1]) and _odd(c):
+            raise self.refusal("white space that the two crates read in two ways")
+
+    def item(self, flags: str, depth: int) -> Node:
+        start = self.at
+        node = super().item(flags, depth)
+        if "x" in flags and self.s[start] == "[" and any(map(_odd, self.s[start : self.at])):
+            raise self.refusal("blank or # in a class under (?x)", start)
+        return node
+
+    def quantified(self, node: Node, flags: str) -> Node:
+        q = self.quantifier(flags)
         if q is None:
             return node
         if isinstance(node, Look):
@@ -66,6 +86,7 @@ class FancyParser(Parser):
         if not suffix and self.s.startswith("+", self.at):  # the base reads no + after an interval
             suffix = "+"
             self.at += 1
+        self.skip(flags)
         if self.s[self.at : self.at + 1] in ("*", "+", "?", "{"):
             raise self.refusal("stacked quantifiers")
         return Repeat(node, low, high, {"": GREEDY, "?": LAZY, "+": POSSESSIVE}[suffix])

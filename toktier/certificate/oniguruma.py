@@ -5,7 +5,9 @@ Readings that differ from other dialects (each is a test against the engine):
 - ``a(?i)b|c`` is ``a(?i:b|c)``: an isolated option runs to the end of the group, alternatives included;
 - ``x{,n}`` is ``x{0,n}``;
 - ``$`` is the end of a line, with or without options: ``(?![^\n])``; ``\z`` is the end of the text. Both are read as
-  what they are, a negative lookahead of one character.
+  what they are, a negative lookahead of one character;
+- with ``x``, blanks and comments between tokens are nothing: ``a +`` is ``a+``, but ``a+ +`` is ``(?:a+)+``; in a class
+  they stand for themselves.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ _PROPERTY = re.compile(r"\\[pP]\{\^?[A-Za-z0-9_ -]+\}")
 _INTERVAL = re.compile(r"\{(\d*)(,?)(\d*)\}")
 OPTIONS = re.compile(r"\(\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 _NAMED = re.compile(r"\(\?(?:<[A-Za-z_]\w*>|'[A-Za-z_]\w*')")
+_COMMENT = re.compile(r"\(\?#[^)\\]*\)")
+_LINE_COMMENT = re.compile(r"#[^\n]*\n?")
 
 
 class Parser:
     """One pass over a pattern. `fancy.FancyParser` overrides what the other dialect reads differently."""
 
-    flags = "im"
+    flags = "imx"
     """Options that are known; they are passed down as the string of those that are on."""
+    blanks = " \t\n\r\f"
+    """What ``x`` skips."""
     regroups = True
     """Whether an isolated option takes the alternatives after it into a group of its own."""
     escapes = _CLASS_ESCAPES | CONTROL_ESCAPES | LITERAL_ESCAPES
@@ -86,16 +92,28 @@ class Parser:
     def sequence(self, flags: str, depth: int) -> tuple[Node, str]:
         """Up to the next ``|`` or the end of the group, and the options with which the next branch begins."""
         items: list[Node] = []
+        self.skip(flags)
         while self.at < len(self.s) and self.s[self.at] not in "|)":
             option = self.isolated_option(flags)
             if option is None:
-                items.append(self.quantified(self.item(flags, depth)))
+                items.append(self.quantified(self.item(flags, depth), flags))
             elif self.regroups:
                 items.append(self.alternation(option, depth + 1))
                 break
             else:
                 flags = option
+            self.skip(flags)
         return (items[0] if len(items) == 1 else Seq(tuple(items))), flags
+
+    def skip(self, flags: str) -> None:
+        """Comments, and with ``x`` blanks: what stands between two tokens without being one."""
+        while True:
+            if "x" in flags and self.s.startswith(tuple(self.blanks), self.at):
+                self.at += 1
+            elif m := _COMMENT.match(self.s, self.at) or ("x" in flags and _LINE_COMMENT.match(self.s, self.at)):
+                self.at = m.end()
+            else:
+                return
 
     def isolated_option(self, flags: str) -> str | None:
         m = OPTIONS.match(self.s, self.at)
@@ -132,9 +150,10 @@ class Parser:
         place = f"{self.where}, character {start}"
         if c not in "[\\.":
             text = escape(c)
-            if not flags:
+            if flags in ("", "x"):
                 return Atom(text, place, literal=c)
-        return self.atom(text, flags, place) if flags else Atom(text, place)
+        meant = flags.replace("x", "")  # it changes how a pattern is read, not what an atom matches
+        return self.atom(text, meant, place) if meant else Atom(text, place)
 
     def anchor(self) -> Node | None:
         """The lookahead that an anchor at ``self.at`` stands for, read; None where there is none. Refuses others."""
@@ -235,9 +254,9 @@ class Parser:
             return tuple(a for branch in body.branches for a in self.lookahead_atoms(branch, start))
         raise self.refusal("lookahead that is not one character", start)
 
-    def quantified(self, node: Node) -> Node:
+    def quantified(self, node: Node, flags: str) -> Node:
         stacked = 0
-        while (q := self.quantifier()) is not None:
+        while (q := self.quantifier(flags)) is not None:
             stacked += 1
             if stacked > _MAX_STACKED:
                 raise self.refusal("deeply stacked quantifiers")
@@ -252,8 +271,9 @@ class Parser:
                 node = Repeat(node, low, high, LAZY if suffix else GREEDY)
         return node
 
-    def quantifier(self) -> tuple[int, int | None, str, bool] | None:
+    def quantifier(self, flags: str) -> tuple[int, int | None, str, bool] | None:
         """(low, high, suffix, whether it is an interval), or None where there is no quantifier."""
+        self.skip(flags)
         c = self.s[self.at : self.at + 1]
         if c and c in "*+?":
             self.at += 1

@@ -60,6 +60,15 @@ TEXTS = strings("ab \n", 5)
         (r"a\z|\n\z", "a\na\n"),
         (r"(?m:.)\z", "ab\n"),
         ("[$a]b|[$]|[b$]$", "$ab$b"),
+        ("(?x) a + | [b ] # text | c\n|d", "aab  c d#ex"),  # a blank in a class is one; the comment ends with its line
+        ("(?x) a+ + b | a", "aaab aa"),  # no possessive: a+ repeated
+        ("(?x) a{2} ? b | .", "aab ab b"),
+        ("a (?x: b \t\n\r\f c ) d|(?x:\\ |\\#)", "a bc d#"),  # \ and \# are characters
+        ("(?x: a (?-x: b) c )+", "a bca bc"),
+        ("(?x)a\x0bb|c", "a\x0bbab"),  # a vertical tab is a character
+        ("a (?x) b | c", "a b a bc"),
+        ("(?ix) a (?= B ) | b $ # end", "aAbB"),
+        ("a(?#c)+|b(?# [ )(?#)", "aaab"),
     ],
 )
 def test_reads_as_the_engine(pattern: str, text: str) -> None:
@@ -118,8 +127,9 @@ def test_the_end_of_a_line_keeps_seams_away(pattern: str) -> None:
         ("a(?=b)+", "quantified lookahead", 7),
         ("(?~a)", "group (?~a", 0),
         ("(?(1)a)", "group (?(1", 0),
-        ("(?#c)a", "group (?#c", 0),
-        ("(?x) a", "group option 'x'", 0),
+        ("(?#c", "group (?#c", 0),
+        ("(?#\\))a", "group (?#\\", 0),
+        ("(?x)( ?:a)", "quantifier without a target", 6),
         ("(?W:a)", "group option 'W'", 0),
         ("*a", "quantifier without a target", 0),
         ("a|+", "quantifier without a target", 2),
