@@ -14,7 +14,7 @@ from typing import TypeVar
 from proxy.error_codes import CODES, IN_STREAM
 from toktier.reasons import BYPASS_HELP, GPU_HELP
 from tools import audit_sample, openapi
-from tools.bench import campaigns, cuts, derive, families, full, records
+from tools.bench import campaigns, cuts, derive, families, full, pages, records
 from tools.configdoc import table as settings_table
 from tools.faults import real_bug
 from tools.faults import tables as faults
@@ -53,11 +53,6 @@ def _first_sentence(path: Path) -> str:
     return paragraph.split(". ")[0].rstrip(".:").replace("``", "`").replace("|", "\\|")
 
 
-def bench_table() -> str:
-    """The rows of the committed measurement of appends."""
-    return records.table(records.read(ROOT / BENCH / "repair.json")).strip()
-
-
 Row = TypeVar("Row")
 
 
@@ -86,6 +81,7 @@ def error_table() -> str:
 def files() -> Iterator[tuple[str, str]]:
     """(document, content) of every document that is generated whole."""
     yield openapi.FILE, json.dumps(openapi.document(), indent=1, ensure_ascii=False) + "\n"
+    yield from pages.files(ROOT / BENCH)
 
 
 def audit_text() -> str:
@@ -117,7 +113,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "docs/audit.md", "sample", audit_text()
     for marker, content in fault_tables():
         yield "docs/faults.md", marker, content
-    yield "README.md", "bench repair", bench_table()
+    yield from pages.parts(ROOT / BENCH)
     yield "README.md", "bench families", family_table()
 
 

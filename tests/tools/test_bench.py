@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.models import CACHE, qwen3
-from tests.support.tokenizer_files import small_spec
+from tests.support.tokenizer_files import CACHE, small_spec
 from tests.support.tokenizer_files import write as write_tokenizer
 from toktier.tokenizer import FrozenTokenizer
-from tools.bench import campaigns, cuts, derive, families, full, lag, records, repair
+from tools.bench import campaigns, cuts, derive, families, full, lag, records
 from tools.bench.records import OURS, Record, read, record, table, write
 from tools.bench.texts import STYLES, WORST, corpus, styled, worst
 from tools.bench.worker import Unmeasured, Worker
@@ -59,22 +57,30 @@ def test_the_corpus_is_seeded_and_mixed() -> None:
         assert piece in text
 
 
-def test_a_run_has_a_row_for_each_engine_and_fails_on_wrong_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = qwen3()
-    monkeypatch.setattr(repair, "embedded", lambda: tokenizer)
-    rows = repair.run([5_000])
-    assert {(row.account, row.case, row.size) for row in rows} == {("library", "append", 5_000)}
-    assert {row.engine: row.n for row in rows} == {OURS: 400, "hf-full": 20, "fastokens-full": 40}
-
-    class Wrong:
-        name, version = "wrong", "0"
-
-        def encode(self, text: str) -> object:
-            return tokenizer.window.encode(text[:-1])
-
-    monkeypatch.setattr(repair, "embedded", lambda: dataclasses.replace(tokenizer, window=Wrong()))
-    with pytest.raises(AssertionError, match="differ"):
-        repair.run([5_000])
+def test_a_row_without_a_number_says_why_and_one_with_a_number_may(tmp_path: Path) -> None:
+    rows = [
+        Record("library", "append", OURS, 10, 9, 50.0, 60.0, 70.0, served=1_000_000, scanned=100),
+        Record("library", "append", "near", 10, 9, 440.0, 450.0, 460.0, note="other IDs"),
+        Record("library", "append", "near", 20, 9, 440.0, 450.0, 460.0, note="other IDs"),
+        records.unmeasured("library", "append", "absent", 10, "no network"),
+        record("library", "append", "faster", 10, [25_000]),
+    ]
+    write(tmp_path / "rows.json", rows)
+    assert read(tmp_path / "rows.json") == rows
+    assert table(rows).splitlines()[2:] == [
+        "| characters | toktier-proxy | near | absent | faster |",
+        "|---:|---:|---:|---:|---:|",
+        "| 10 | 50 µs / 60 µs / 70 µs | 440 µs / 450 µs / 460 µs (8.8x) | - | 25 µs / 25 µs / 25 µs (0.5x) |",
+        "| 20 | - | 440 µs / 450 µs / 460 µs | - | - |",
+        "",
+        "- near, 10, 20 characters: other IDs",
+        "- absent, 10 characters: no network",
+    ]
+    assert table(rows, medians=True).splitlines()[4] == "| 10 | 50 µs | 440 µs (8.8x) | - | 25 µs (0.5x) |"
+    assert records.throughput(rows).splitlines()[2:] == [
+        "| library, append | toktier-proxy | 10 | 20 GB/s | 2 MB/s |",
+    ]
+    assert records.in_words(-1500) == "-1.5 ms"
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import campaigns, cuts, derive, full, gpu, lag, records, render, repair
+from tools.bench import campaigns, cuts, derive, encoders, engine, full, gpu, lag, proxy, records, render, repair
+from tools.engine.build import EngineError
 
 CACHE = Path("var") / "bench-cache"
 
 
 def main() -> None:
     arguments = _parser().parse_args()
-    sys.exit(arguments.run(arguments))
+    try:
+        sys.exit(arguments.run(arguments))
+    except EngineError as error:
+        sys.exit(f"error: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,12 +32,30 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    command = suite("repair", _repair, "library account: append to kept sessions beside full encodes")
-    command.add_argument("--sizes", type=int, nargs="+", default=list(repair.SIZES), help="session sizes in characters")
+    command = suite("repair", _repair, "library account: changes to kept sessions beside other engines")
+    _sizes(command, repair.SIZES, 20)
+    command.add_argument("--only", nargs="+", default=list(repair.CASES), choices=repair.CASES, help="cases")
+    names = list(encoders.ENGINES)
+    command.add_argument("--engines", nargs="+", default=names, choices=names, help="default: all")
+    _environments(command)
 
     command = suite("render", _render, "render account: templates in full and incrementally")
-    command.add_argument("--templates", nargs="+", default=[render.SHIPPED], help="names, as tools.folding finds them")
-    command.add_argument("--rounds", type=int, default=25, help="appends of each case")
+    command.add_argument("--templates", nargs="+", help="names, as tools.folding finds them; default: the test data's")
+    _sizes(command, sorted({messages for _, messages in render.CASES}), 25, "messages")
+    cases = sorted({case for case, _ in render.CASES})
+    command.add_argument("--only", nargs="+", default=cases, choices=cases, help="cases")
+    _environments(command)
+
+    command = suite("proxy", _proxy, "proxy account: what a proxy adds to a turn, and what vLLM's front end takes")
+    _sizes(command, proxy.SIZES, 200)
+    command.add_argument("--sessions", type=int, nargs="+", default=list(proxy.SESSIONS), help="at once")
+    command.add_argument(
+        "--vllm", nargs="?", const="", help="also measure vLLM's front end: at this URL, or tools.engine's (started)"
+    )
+
+    command = suite("engine", _engine, "engine account: time to first token of a real vLLM on the CPU")
+    _sizes(command, engine.SIZES, 30)
+    command.add_argument("--vllm", help="its URL; default: tools.engine's, which is built and started where needed")
 
     command = suite("full", _full, "library account: full encodes of fresh text and of worst cases, on 1 and 2 cores")
     _tokenizers(command)
@@ -72,6 +95,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _sizes(
+    command: argparse.ArgumentParser, sizes: Sequence[int], rounds: int, what: str = "characters of a session"
+) -> None:
+    command.add_argument("--sizes", type=int, nargs="+", default=list(sizes), help=what)
+    command.add_argument("--rounds", type=int, default=rounds, help="of each case; long sessions may have fewer")
+    command.add_argument("--quick", action="store_true", help="short sessions and few rounds, to see that it runs")
+
+
+def _environments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--environments", type=Path, help="folder of the other packages' environments (default: cache)"
+    )
+    command.add_argument("--no-build", action="store_true", help="leave out those whose environment is not there")
+
+
 def _tokenizers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "tokenizers", type=Path, nargs="*", default=[EMBEDDED], help="folders; default: the embedded one"
@@ -86,17 +124,50 @@ def _campaigns(arguments: argparse.Namespace) -> int:
 
 
 def _repair(arguments: argparse.Namespace) -> int:
-    rows = repair.run(arguments.sizes)
+    small = {"sizes": repair.SIZES[:1], "rounds": 3} if arguments.quick else {}
+    wanted = {"sizes": arguments.sizes, "rounds": arguments.rounds, "cases": arguments.only} | small
+    places = {"environments": arguments.environments, "build": not (arguments.no_build or arguments.quick)}
+    rows = repair.run(repair.Plan(engines=arguments.engines, **wanted, **places), CACHE)
     records.write(arguments.json, rows)
     print(records.table(rows))
-    return 0
+    print(records.throughput([row for row in rows if row.case == f"append {repair.TURN:,}"]))
+    return _beyond(repair.over_limit(rows))
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    rows = render.run(arguments.templates, arguments.rounds)
+    sizes, rounds = ([10, 100], 5) if arguments.quick else (arguments.sizes, arguments.rounds)
+    cases = [one for one in render.CASES if one[0] in arguments.only and one[1] in sizes]
+    names = arguments.templates or ([render.SHIPPED] if arguments.quick else render.default_templates())
+    build = not (arguments.no_build or arguments.quick)
+    rows = render.run(names, rounds, cases, arguments.environments, build)
     records.write(arguments.json, rows)
     print(render.table(rows))
     return _beyond(render.over_limit(rows))
+
+
+def _proxy(arguments: argparse.Namespace) -> int:
+    small = {"sizes": proxy.SIZES[:1], "rounds": 5} if arguments.quick else {}
+    wanted = {"sizes": arguments.sizes, "rounds": arguments.rounds} | small
+    plan = proxy.Plan(sessions=arguments.sessions, **wanted)
+    if arguments.vllm is None:
+        rows = proxy.run(plan)
+    else:
+        with engine.vllm(arguments.vllm or None) as url:
+            rows = proxy.run(plan, url)
+    records.write(arguments.json, rows)
+    print(records.table(rows))
+    return _beyond(proxy.over_limit(rows))
+
+
+def _engine(arguments: argparse.Namespace) -> int:
+    small = {"sizes": engine.SIZES[:1], "rounds": 3} if arguments.quick else {}
+    wanted = {"sizes": arguments.sizes, "rounds": arguments.rounds} | small
+    with engine.vllm(arguments.vllm) as url:
+        rows = engine.run(engine.Plan(**wanted), url)
+    records.write(arguments.json, rows)
+    print(records.table(rows))
+    print(records.throughput(rows))
+    return 0
 
 
 def _full(arguments: argparse.Namespace) -> int:

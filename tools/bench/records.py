@@ -14,7 +14,11 @@ OURS = "toktier-proxy"
 
 @dataclass(frozen=True)
 class Record:
-    """Percentiles of ``n`` runs in microseconds. ``size`` is the context in characters before the change."""
+    """Percentiles of ``n`` runs in microseconds. ``size`` is the context in characters before the change.
+
+    ``served`` and ``scanned``: bytes of context that one run delivered, and of text that it looked at for that; 0 where
+    it is not told. ``n`` is 0 where there is no number, for the reason in ``note``; a note may also stand beside one.
+    """
 
     account: str
     case: str
@@ -24,16 +28,35 @@ class Record:
     p50_us: float
     p90_us: float
     p99_us: float
+    served: int = 0
+    scanned: int = 0
+    note: str = ""
 
 
-def record(account: str, case: str, engine: str, size: int, nanoseconds: Sequence[int]) -> Record:
+def record(
+    account: str,
+    case: str,
+    engine: str,
+    size: int,
+    nanoseconds: Sequence[int],
+    *,
+    served: int = 0,
+    scanned: int = 0,
+    note: str = "",
+) -> Record:
     """A row from single timings. Percentiles are nearest rank, so with few runs the high ones are the slowest run."""
     ordered = sorted(nanoseconds)
 
     def rank(share: float) -> float:
         return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000, 1)
 
-    return Record(account, case, engine, size, len(ordered), rank(0.5), rank(0.9), rank(0.99))
+    percentiles = (rank(0.5), rank(0.9), rank(0.99)) if ordered else (0.0, 0.0, 0.0)
+    return Record(account, case, engine, size, len(ordered), *percentiles, served, scanned, note)
+
+
+def unmeasured(account: str, case: str, engine: str, size: int, note: str) -> Record:
+    """A row that says why there is no number."""
+    return record(account, case, engine, size, (), note=note)
 
 
 def write(path: Path, rows: Iterable[Any]) -> None:
@@ -55,37 +78,71 @@ def read(path: Path, kind: type[Any] = Record) -> list[Any]:
     return [kind(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def table(rows: Sequence[Record]) -> str:
-    """Markdown: one table for each account and case; times are P50 / P90 / P99, ratios are of the P50."""
+def table(rows: Sequence[Record], medians: bool = False) -> str:
+    """Markdown: one table for each account and case; times are P50 / P90 / P99, ratios are of the P50. Notes below.
+
+    With ``medians`` only the P50.
+    """
     out: list[str] = []
     for account, case in dict.fromkeys((row.account, row.case) for row in rows):
         own = [row for row in rows if (row.account, row.case) == (account, case)]
-        engines = list(dict.fromkeys(row.engine for row in own))
-        found = {(row.size, row.engine): row for row in own}
-        out += [f"**{account}, {case}**", ""]
-        out.append("| characters | " + " | ".join(engines) + " |")
-        out.append("|---:|" + "---:|" * len(engines))
-        for size in sorted({row.size for row in own}):
-            ours = found.get((size, OURS))
-            cells = [_cell(found.get((size, engine)), ours) for engine in engines]
-            out.append(f"| {size:,} | " + " | ".join(cells) + " |")
-        out.append("")
+        out += [f"**{account}, {case}**", "", *_lines(own, medians), ""]
+        notes: dict[tuple[str, str], list[int]] = {}
+        for row in own:
+            if row.note:
+                notes.setdefault((row.engine, row.note), []).append(row.size)
+        told = [f"- {engine}, {_sizes(sizes)}: {note}" for (engine, note), sizes in notes.items()]
+        out += [*told, *([""] if told else [])]
     return "\n".join(out)
 
 
-def _cell(row: Record | None, ours: Record | None) -> str:
-    if row is None:
+def _lines(own: Sequence[Record], medians: bool) -> list[str]:
+    engines = list(dict.fromkeys(row.engine for row in own))
+    found = {(row.size, row.engine): row for row in own}
+    out = ["| characters | " + " | ".join(engines) + " |", "|---:|" + "---:|" * len(engines)]
+    for size in sorted({row.size for row in own}):
+        ours = found.get((size, OURS))
+        cells = [_cell(found.get((size, engine)), ours, medians) for engine in engines]
+        out.append(f"| {size:,} | " + " | ".join(cells) + " |")
+    return out
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size:,}" for size in sorted(sizes)) + " characters"
+
+
+def _cell(row: Record | None, ours: Record | None, medians: bool) -> str:
+    if row is None or not row.n:
         return "-"
-    text = " / ".join(map(in_words, (row.p50_us, row.p90_us, row.p99_us)))
-    if ours is None or row.engine == ours.engine:
+    shown = (row.p50_us,) if medians else (row.p50_us, row.p90_us, row.p99_us)
+    text = " / ".join(map(in_words, shown))
+    if ours is None or row.engine == ours.engine or ours.p50_us <= 0:
         return text
-    return f"{text} ({row.p50_us / ours.p50_us:,.0f}x)"
+    ratio = row.p50_us / ours.p50_us
+    return f"{text} ({ratio:,.0f}x)" if ratio >= 10 else f"{text} ({ratio:.2g}x)"
+
+
+def throughput(rows: Sequence[Record]) -> str:
+    """Markdown: bytes a second, served and scanned, of the rows that tell them. The two are never added up."""
+    out = ["| account, case | engine | characters | served | scanned |", "|---|---|---:|---:|---:|"]
+    for row in rows:
+        if row.n and row.served:
+            rates = " | ".join(_rate(count, row.p50_us) for count in (row.served, row.scanned))
+            out.append(f"| {row.account}, {row.case} | {row.engine} | {row.size:,} | {rates} |")
+    return "\n".join(out)
+
+
+def _rate(count: int, microseconds: float) -> str:
+    megabytes = count / microseconds
+    if not count:
+        return "-"
+    return f"{megabytes:,.3g} MB/s" if megabytes < 1000 else f"{megabytes / 1000:,.3g} GB/s"
 
 
 def in_words(microseconds: float) -> str:
     """A time with its unit, in three digits or less."""
-    if microseconds < 1000:
+    if abs(microseconds) < 1000:
         return f"{microseconds:.0f} µs"
-    if microseconds < 1_000_000:
+    if abs(microseconds) < 1_000_000:
         return f"{microseconds / 1000:.3g} ms"
     return f"{microseconds / 1_000_000:.3g} s"

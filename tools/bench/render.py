@@ -1,32 +1,45 @@
 """The render account: one request's text, by the template in full and incrementally, in one run.
 
-Engines: *jinja2*, the sandbox and settings of transformers, in full; *minijinja*, in full, where it is installed and
-gives the same text; *toktier full*, `ChatTemplate.render`; *toktier*, `FoldState.render`, to a row of chunks whose
-unchanged part is not touched. Messages are objects that are handed over again, as ingest does.
+Engines: *jinja2*, the sandbox and settings of transformers, in full; *minijinja*, in full, in an environment of its own
+(`tools.bench.minijinja_process`), where it gives the same text; *toktier full*, `ChatTemplate.render`; *toktier-proxy*,
+`FoldState.render`, to a row of chunks whose unchanged part is not touched. Messages are objects that are handed over
+again, as ingest does.
 
-Cases: *append* of a call and its result; a *new user turn* 20 and 900 messages after the last one. Every text that is
-timed incrementally is compared with the full one at the end of its case.
+Cases: *append* of a call and its result, to 10 to 4,000 messages; a *new user turn* 20 and 900 messages after the last
+one. Every text that is timed incrementally is compared with the full one at the end of its case. A template that cannot
+render the session, or an engine that cannot render the template, has a row that says so.
 """
 
 from __future__ import annotations
 
-import importlib
+import hashlib
 import json
+import math
+import os
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from toktier.errors import TokTierError
 from toktier.folding import Folded, FoldState
 from toktier.template import ChatTemplate, RenderRequest
+from tools.bench import environments
 from tools.bench.progress import progress_bar
 from tools.bench.records import OURS, record
 from tools.folding.corpus import corpus
 
 FULL = ("jinja2", "minijinja", "toktier full")
+CASES = (
+    *(("append", messages) for messages in (10, 100, 1_000, 4_000)),
+    *((f"user turn, {since} after", 1_000) for since in (20, 900)),
+)
+"""Case, and messages before the change."""
 LIMITS_MS = {
     ("append", 1_000): 0.3,
     ("append", 4_000): 0.4,
@@ -55,6 +68,8 @@ class Render:
     p50_us: float
     p90_us: float
     p99_us: float
+    note: str = ""
+    """Why there is no number, where ``n`` is 0."""
 
 
 class Talk:
@@ -100,42 +115,122 @@ class Talk:
         return made[:messages]
 
 
-def run(names: Sequence[str], rounds: int = 25) -> list[Render]:
+def default_templates() -> list[str]:
+    """The one that TokTier ships, and those of the test data that are not the same."""
+    data = Path(os.environ.get("TOKTIER_TEST_DATA", "../shared")) / "tokenizers"
+    names = sorted(path.parent.name for path in data.glob("*/tokenizer_config.json"))
+    known = corpus()
+    return [SHIPPED, *(name for name in names if name in known)]
+
+
+def run(
+    names: Sequence[str],
+    rounds: int = 25,
+    cases: Sequence[tuple[str, int]] = CASES,
+    environments_at: Path | None = None,
+    build: bool = True,
+) -> list[Render]:
     """A row for each template, case and engine. Raises `KeyError` for a template that is not found, and
     `AssertionError` where a text differs from the full render's. Shows a progress bar."""
     sources = corpus()
     rows: list[Render] = []
-    with progress_bar() as progress:
-        task = progress.add_task("render", total=len(names) * len(LIMITS_MS))
+    with progress_bar() as progress, Minijinja(environments_at, build) as minijinja:
+        task = progress.add_task("render", total=len(names) * len(cases))
         for name in names:
-            for case, messages in LIMITS_MS:
+            minijinja.take(sources[name])
+            for case, messages in cases:
                 progress.update(task, description=f"render: {name}, {case} at {messages:,}")
-                rows += _measured(name, sources[name], case, messages, rounds)
+                rows += _measured(name, sources[name], case, messages, rounds, minijinja)
                 progress.advance(task)
     return rows
 
 
-def _measured(name: str, source: str, case: str, messages: int, rounds: int) -> Iterable[Render]:
+def _measured(name: str, source: str, case: str, messages: int, rounds: int, minijinja: Minijinja) -> Iterable[Render]:
     template = ChatTemplate({"default": source}, special_tokens=_SPECIAL)
     talk = Talk()
     since = int(case.split()[2]) if case != "append" else messages - 2
     base = talk.session(messages, since)
     request = _request(talk, base)
-    wanted = template.render(request)
+
+    def row(engine: str, times: Sequence[int], iterations: int = -1, note: str = "") -> Render:
+        one = record("render", case, engine, size, times)
+        percentiles = (one.p50_us, one.p90_us, one.p99_us)
+        return Render("render", name, case, engine, messages, size, iterations, one.n, *percentiles, note)
+
+    size = 0
+    try:
+        wanted = template.render(request)
+    except TokTierError as error:
+        yield row(OURS, (), note=f"the template refuses this session: {type(error).__name__}")
+        return
+    size = len(wanted)
     arguments = template.arguments(request)
-    full = {"jinja2": _stock(template, source), "minijinja": _minijinja(source), "toktier full": None}
-    for engine, render in full.items():
-        if engine == "toktier full":
-            times = [_timed(lambda: template.render(request)) for _ in range(max(3, rounds // 5))]
-        elif render is None or _text(render, arguments) != wanted:
-            continue
-        else:
-            times = [_timed(lambda: render(arguments)) for _ in range(max(3, rounds // 5))]  # noqa: B023
-        yield _row(name, case, engine, messages, len(wanted), -1, times)
+    runs = max(3, rounds // 5)
+    stock = _stock(template, source)
+    if stock(arguments) == wanted:
+        yield row("jinja2", [_timed(lambda: stock(arguments)) for _ in range(runs)])
+    else:
+        yield row("jinja2", (), note="another text")
+    yield row("minijinja", *minijinja.render(arguments, runs, wanted))
+    yield row("toktier full", [_timed(lambda: template.render(request)) for _ in range(runs)])
     folded = Folded.of(template)
     if isinstance(folded, Folded):
-        times, iterations = _incremental(folded, template, talk, base, case, rounds)
-        yield _row(name, case, OURS, messages, len(wanted), iterations, times)
+        yield row(OURS, *_incremental(folded, template, talk, base, case, rounds))
+    else:
+        yield row(OURS, (), note="this template is rendered in full")
+
+
+class Minijinja:
+    """minijinja in its environment, or why it is not there. Ends with its block."""
+
+    def __init__(self, environments_at: Path | None = None, build: bool = True) -> None:
+        self._absent = ""
+        self._refused = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            python = environments.python_of("minijinja", environments_at, build)
+        except environments.CannotBuild as error:
+            self._absent = str(error)
+            return
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [str(python), "-P", str(Path(__file__).with_name("minijinja_process.py"))],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def take(self, source: str) -> None:
+        """The template from now on."""
+        self._refused = self._ask({"source": source}).get("error", "")
+
+    def render(self, arguments: dict[str, Any], runs: int, wanted: str) -> tuple[list[int], int, str]:
+        """Nanoseconds, -1, and why there are none; none where the text is not ``wanted``."""
+        if self._absent or self._refused:
+            return [], -1, self._absent or self._refused
+        told = self._ask({"arguments": arguments, "runs": runs})
+        if "error" in told:
+            return [], -1, told["error"]
+        digest = hashlib.blake2b(wanted.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return ([], -1, "another text") if told["digest"] != digest else (told["ns"], -1, "")
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None:
+            return {}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
 
 def _request(talk: Talk, messages: list[dict[str, Any]]) -> RenderRequest:
@@ -148,16 +243,13 @@ def _timed(work: Callable[[], object]) -> int:
     return time.perf_counter_ns() - started
 
 
-def _row(name: str, case: str, engine: str, messages: int, size: int, iterations: int, times: list[int]) -> Render:
-    one = record("render", case, engine, size, times)
-    return Render("render", name, case, engine, messages, size, iterations, one.n, one.p50_us, one.p90_us, one.p99_us)
-
-
 def _incremental(
     folded: Folded, template: ChatTemplate, talk: Talk, base: list[dict[str, Any]], case: str, rounds: int
-) -> tuple[list[int], int]:
+) -> tuple[list[int], int, str]:
+    """Nanoseconds, iterations of the last render, and how many were none of what changed alone, and why."""
     times: list[int] = []
     iterations = 0
+    fell_back: list[str] = []
     messages = base
     state = folded.new_state()
     state.render(_request(talk, messages))
@@ -173,10 +265,12 @@ def _incremental(
         rendered = state.render(request, len(messages))
         times.append(time.perf_counter_ns() - started)
         iterations = rendered.iterations
-        assert rendered.fell_back is None, rendered.fell_back
+        if rendered.fell_back is not None:
+            fell_back.append(rendered.fell_back.value)
         messages = grown
     assert state.render(_request(talk, messages)).chunks.text() == template.render(_request(talk, messages))
-    return times, iterations
+    reasons = ", ".join(sorted(set(fell_back)))
+    return times, iterations, f"{len(fell_back)} of {len(times)} in full: {reasons}" if fell_back else ""
 
 
 def _grown(folded: Folded, talk: Talk, base: list[dict[str, Any]]) -> FoldState:
@@ -196,36 +290,19 @@ def _stock(template: ChatTemplate, source: str) -> Callable[[dict[str, Any]], st
     return env.from_string(source).render
 
 
-def _minijinja(source: str) -> Callable[[dict[str, Any]], str] | None:
-    try:
-        minijinja = importlib.import_module("minijinja")
-    except ImportError:
-        return None
-    env = minijinja.Environment(templates={"t": source})
-    env.trim_blocks = env.lstrip_blocks = True
-    env.pycompat = True
-    env.add_filter("tojson", lambda value, **kwargs: json.dumps(value, ensure_ascii=False, **kwargs))
-    return lambda arguments: env.render_template("t", **arguments)
-
-
-def _text(render: Callable[[dict[str, Any]], str], arguments: dict[str, Any]) -> str | None:
-    try:
-        return render(arguments)
-    except Exception:  # whatever a template does to an engine that is not its own
-        return None
-
-
 def over_limit(rows: Sequence[Render]) -> list[str]:
     """What is beyond `LIMITS_MS`, in words."""
     return [
         f"{row.case} at {row.messages:,} messages: {row.p50_us / 1000:.2f} ms"
         for row in rows
-        if row.engine == OURS and row.template == SHIPPED and row.p50_us > 1000 * LIMITS_MS[row.case, row.messages]
+        if row.engine == OURS
+        and row.template == SHIPPED
+        and row.p50_us > 1000 * LIMITS_MS.get((row.case, row.messages), math.inf)
     ]
 
 
 def table(rows: Sequence[Render]) -> str:
-    """Markdown: one row for each template and case; medians in milliseconds, and ratios to ours."""
+    """Markdown: one row for each template and case; medians in milliseconds, and ratios to ours. Notes below."""
     engines = [*FULL, OURS]
     out = ["| template | case | messages | " + " | ".join(engines) + " | iterations |", "|---|---|---:|" + "---:|" * 5]
     found = {(row.template, row.case, row.messages, row.engine): row for row in rows}
@@ -233,13 +310,17 @@ def table(rows: Sequence[Render]) -> str:
         cells = [found.get((template, case, messages, engine)) for engine in engines]
         ours = cells[-1]
         shown = [_cell(one, ours) for one in cells]
-        ran = "-" if ours is None else f"{ours.iterations:,}"
+        ran = "-" if ours is None or not ours.n else f"{ours.iterations:,}"
         out.append(f"| {template} | {case} | {messages:,} | " + " | ".join(shown) + f" | {ran} |")
+    notes: dict[tuple[str, str], None] = dict.fromkeys((row.engine, row.note) for row in rows if row.note)
+    for engine, note in notes:
+        names = dict.fromkeys(row.template for row in rows if (row.engine, row.note) == (engine, note))
+        out += [*([""] if out[-1].startswith("|") else []), f"- {engine}, {', '.join(names)}: {note}"]
     return "\n".join(out)
 
 
 def _cell(row: Render | None, ours: Render | None) -> str:
-    if row is None:
+    if row is None or not row.n:
         return "-"
-    ratio = f" ({row.p50_us / ours.p50_us:.0f}x)" if ours is not None and row is not ours else ""
+    ratio = f" ({row.p50_us / ours.p50_us:.0f}x)" if ours is not None and ours.n and row is not ours else ""
     return f"{row.p50_us / 1000:.2f} ms{ratio}"

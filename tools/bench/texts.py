@@ -32,6 +32,31 @@ def corpus(seed: int, chars: int) -> str:
     return "".join(parts)[:chars]
 
 
+TURN_END, TURN_BEGIN = "<|im_end|>\n", "<|im_start|>{role}\n"
+PROMPT = TURN_BEGIN.format(role="assistant")
+"""What a rendered request ends with: the engine is to go on."""
+
+
+def chat(seed: int, chars: int) -> str:
+    """Exactly ``chars`` characters of an agent's session as Qwen3's template renders it, up to `PROMPT`."""
+    chance = random.Random(f"chat {seed}")
+    text = corpus(seed, chars)
+    parts: list[str] = []
+    roles = ("system", "user", "assistant", "user")
+    size, at, number = len(TURN_END + PROMPT), 0, 0
+    while True:
+        begin = TURN_BEGIN.format(role=roles[min(number, 2) + (number % 2 if number > 2 else 0)])
+        room = chars - size - len(begin)
+        take = chance.randint(300, 1_100)
+        if room - take < 100:
+            break
+        parts += [begin, text[at : at + take], TURN_END]
+        size += len(begin) + take + len(TURN_END)
+        at, number = at + take, number + 1
+    parts += [begin, text[at : at + room], TURN_END, PROMPT]
+    return "".join(parts)[-chars:]
+
+
 def _word(chance: random.Random) -> str:
     if chance.random() < 0.8:
         return chance.choice(_WORDS)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.engine.build import EngineError, build, default_cache, is_built
+from tools.engine.model import LONG, TINY
 from tools.engine.server import TOKENIZER, current, ensure_started, healthy, stop
 
 
@@ -18,6 +19,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="folder with tokenizer.json or .xz")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds until the engine must be ready")
+    parser.add_argument(
+        "--long", action="store_true", help="a model for sessions of 4 million characters, with less to do"
+    )
     return parser.parse_args(argv)
 
 
@@ -29,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             versions = build(cache)
             print("built:", ", ".join(f"{name} {version}" for name, version in versions.items()))
         elif args.action == "start":
-            running = ensure_started(cache, args.tokenizer, args.port, args.timeout)
+            running = ensure_started(cache, args.tokenizer, args.port, args.timeout, shape=LONG if args.long else TINY)
             print(f"ready: {running.url} (model {running.model}, process {running.pid}, log {running.log})")
         elif args.action == "stop":
             print("stopped" if stop(cache) else "not running")

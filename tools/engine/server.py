@@ -21,14 +21,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tools.engine.build import EngineError, build, venv_python
-from tools.engine.model import CONTEXT, make_model
+from tools.engine.model import LONG, TINY, Shape, make_model
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "toktier" / "data" / "qwen3"
 SERVED_NAME = "tiny"
 PROGRESS_S = 10.0
 FLAGS = (
     *("--served-model-name", SERVED_NAME, "--dtype", "float32", "--enforce-eager"),
-    *("--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--disable-uvicorn-access-log"),
+    *("--max-num-seqs", "8", "--disable-uvicorn-access-log"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
     *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
     *("--enable-scale-out", "--enable-tokenizer-info-endpoint"),
@@ -58,17 +58,24 @@ def ensure_started(
     port: int = 0,
     timeout_s: float = 300.0,
     say: Callable[[str], None] = print,
+    shape: Shape = TINY,
 ) -> Running:
-    """Builds what is missing, then starts the engine or finds it running. One caller at a time."""
+    """Builds what is missing, then starts the engine or finds one running, of whatever shape. One caller at a time."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         build(cache, say=say)
-        return start(cache, make_model(cache / "models" / "tiny-qwen3", tokenizer), port, timeout_s, say)
+        name = "long-qwen3" if shape == LONG else "tiny-qwen3"
+        return start(cache, make_model(cache / "models" / name, tokenizer, shape), port, timeout_s, say, shape.context)
 
 
 def start(
-    cache: Path, model: Path, port: int = 0, timeout_s: float = 300.0, say: Callable[[str], None] = print
+    cache: Path,
+    model: Path,
+    port: int = 0,
+    timeout_s: float = 300.0,
+    say: Callable[[str], None] = print,
+    context: int = TINY.context,
 ) -> Running:
     """The running engine, or a new one once it answers `/health`. Raises `EngineError`."""
     running = current(cache)
@@ -82,7 +89,7 @@ def start(
     env = {**os.environ, **SETTINGS, "OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1))}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--port", str(port), *FLAGS],
+            [*command, "--port", str(port), "--max-model-len", str(context), *FLAGS],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -35,22 +35,35 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 Tokenize = Callable[[Mapping[str, Any]], Sequence[int]]
 
 
-def reference_ids(source: Path = EMBEDDED, chat_template: Path | None = None) -> Tokenize:
+def reference_ids(
+    source: Path = EMBEDDED,
+    chat_template: Path | None = None,
+    encode: Callable[[str], Sequence[int]] | None = None,
+) -> Tokenize:
     """What the engine itself would come to: the IDs of a chat body, from a tokenizer folder by the reference alone.
 
-    ``chat_template``: a file in place of the model's own.
+    ``chat_template``: a file in place of the model's own. ``encode``: another encoder in the reference's place.
     """
     read = files.read(source)
-    engine = ReferenceEngine(Tokenizer.from_str(read.tokenizer.decode()))
+    own = _by_reference(read.tokenizer) if encode is None else encode
     template = ChatTemplate.load((read.small, read.json("tokenizer_config.json")), override=chat_template)
     assert template is not None
     profile, settings = VllmProfile(), ProfileSettings(engine_version=VERSION)
 
     def ids(body: Mapping[str, Any]) -> Sequence[int]:
-        found: list[int] = engine.encode(template.render(profile.normalise(body, template, settings))).tolist()
-        return found
+        return own(template.render(profile.normalise(body, template, settings)))
 
     return ids
+
+
+def _by_reference(tokenizer_json: bytes) -> Callable[[str], Sequence[int]]:
+    engine = ReferenceEngine(Tokenizer.from_str(tokenizer_json.decode()))
+
+    def encode(text: str) -> Sequence[int]:
+        found: list[int] = engine.encode(text).tolist()
+        return found
+
+    return encode
 
 
 @dataclass(frozen=True)
