@@ -26,10 +26,9 @@ from proxy.cli import app
 from tests.conftest import ROOT
 from tests.support.campaigns import folder_of, qwen
 from tests.support.rank_data import SMALL_SIDECAR, write_ranks
-from tests.support.tokenizer_files import CACHE, bpe, write
+from tests.support.tokenizer_files import CACHE, bpe, small_spec, write
 from toktier.certificate import certificate as certificates
 from toktier.certificate.table import Table
-from toktier.tokenizer import EMBEDDED
 
 TEXT = "the fox, 12 dogs.\n" * 20 + "x" * 50
 
@@ -245,7 +244,7 @@ def test_a_wrong_certificate_is_told_as_a_refusal(tmp_path: Path, monkeypatch: p
         raise Refusal("self-check", "IDs at a certified cut")
 
     monkeypatch.setattr(certificates, "self_check", fails)
-    report = inspect(EMBEDDED, {"t": TEXT}, cache_dir=CACHE)
+    report = inspect(write(tmp_path, small_spec()), {"t": TEXT}, cache_dir=CACHE)
     assert report.refusal is not None
     assert (report.refusal["construct"], report.refusal["place"]) == ("self-check", "IDs at a certified cut")
     out = io.StringIO()

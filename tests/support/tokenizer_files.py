@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT, data_path
+from toktier.tokenizer import EMBEDDED
 
 CACHE = ROOT / ".cache" / "toktier"
 """Verdicts and probed sets between runs; their keys hold the files and the engine versions."""
@@ -25,6 +26,12 @@ def write(folder: Path, spec: dict[str, Any], **small: Any) -> Path:
     for name, content in small.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
+
+
+def small_qwen3(folder: Path) -> Path:
+    """Qwen3's chat template on a small tokenizer: a proxy and its checks load it in a moment."""
+    config = json.loads((EMBEDDED / "tokenizer_config.json").read_text("utf-8"))
+    return write(folder, small_spec(), tokenizer_config={"chat_template": config["chat_template"]})
 
 
 def bpe(vocab: list[str], merges: list[str], **model: Any) -> dict[str, Any]:

@@ -5,13 +5,11 @@ With Qwen3's chat template on a small tokenizer: three processes load it, and ho
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.support.tokenizer_files import small_spec, write
-from toktier.tokenizer import EMBEDDED
+from tests.support.tokenizer_files import small_qwen3
 from tools.faults import quarantine, report, tables
 from tools.faults.campaign import Wanted, run
 from tools.faults.kinds import Kind
@@ -20,9 +18,7 @@ from tools.traffic import reference_ids
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = json.loads((EMBEDDED / "tokenizer_config.json").read_text("utf-8"))
-    only = {"chat_template": config["chat_template"]}
-    return write(tmp_path_factory.mktemp("small"), small_spec(), tokenizer_config=only)
+    return small_qwen3(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tokenizer_files import small_qwen3
 from tools.fuzz import __main__ as command
 from tools.fuzz import runner
 from tools.fuzz.client import Client, Outcome, Reply
@@ -19,8 +20,8 @@ ERROR = json.dumps({"error": {"message": "No.", "type": "invalid_request_error",
 
 
 @pytest.mark.slow
-def test_a_running_proxy_stands_a_few_hundred_inputs() -> None:
-    report = asyncio.run(runner.run(range(250), seed=20))
+def test_a_running_proxy_stands_a_few_hundred_inputs(tmp_path: Path) -> None:
+    report = asyncio.run(runner.run(range(250), seed=20, tokenizer=small_qwen3(tmp_path)))
     assert report["findings"] == []
     assert report["inputs"] == 250 <= report["replies"] + report["ends"]["left"] + report["ends"].get("closed", 0)
     assert {"200", "400", "404"} <= set(report["statuses"])

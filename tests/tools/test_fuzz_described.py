@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.routes import ROUTES, Kind, match
+from tests.support.tokenizer_files import small_qwen3
 from tools.fuzz import described
 from tools.fuzz.every_route import EveryRoute
 
@@ -33,7 +34,7 @@ async def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     program = tmp_path / "st"
     program.write_text(ASK.format(python=sys.executable, asked=asked))
     program.chmod(0o755)
-    assert await described.fuzz(program, examples=1, seed=4) == []
+    assert await described.fuzz(program, examples=1, seed=4, tokenizer=small_qwen3(tmp_path)) == []
     forwarded = sum(route.kind not in (Kind.HEALTH, Kind.READY, Kind.METRICS) for route in ROUTES)
     assert f"answered 200: 3 of {forwarded} routes, not /classify, " in capsys.readouterr().out
 

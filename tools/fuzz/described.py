@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.routes import ROUTES, Kind
+from toktier.tokenizer import EMBEDDED
 from tools.fuzz.every_route import EveryRoute
 from tools.traffic import Served, config, reference_ids
 
@@ -23,9 +24,16 @@ PHASES = "coverage,fuzzing"
 MODEL = "m"
 
 
-async def fuzz(program: Path, examples: int, seed: int) -> list[str]:
-    """What was found, in words. Raises OSError where ``program`` cannot be started; it is an absolute path."""
-    async with EveryRoute(reference_ids(), (MODEL,)) as engine, Served(config(engine.url, (MODEL,))) as served:
+async def fuzz(program: Path, examples: int, seed: int, tokenizer: Path = EMBEDDED) -> list[str]:
+    """What was found, in words. Raises OSError where ``program`` cannot be started; it is an absolute path.
+
+    ``tokenizer``: the model's folder.
+    """
+    model = {"tokenizer": str(tokenizer)}
+    async with (
+        EveryRoute(reference_ids(tokenizer), (MODEL,)) as engine,
+        Served(config(engine.url, (MODEL,), model=model)) as served,
+    ):
         description = served.folder / DESCRIPTION.name
         description.write_text(json.dumps(named(json.loads(DESCRIPTION.read_text("utf-8")))), "utf-8")
         options = {

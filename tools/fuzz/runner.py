@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from toktier.tokenizer import EMBEDDED
 from tools.fuzz.bodies import CHAT, json_input
 from tools.fuzz.client import Client
 from tools.fuzz.inputs import Input, request
@@ -57,11 +58,12 @@ class AnyRoute(Engine):
         return _reply({"stream": b'"stream":true' in raw, "stream_options": {"include_usage": True}}, count)
 
 
-def settings(engine: Engine, port: int = 0) -> dict[str, Any]:
+def settings(engine: Engine, tokenizer: Path) -> dict[str, Any]:
     """Several tenants, short timeouts, little memory."""
     return config(
         engine.url,
-        server={"port": port, "read_timeout_s": READ_TIMEOUT_S, "max_body_bytes": 4 << 20},
+        model={"tokenizer": str(tokenizer)},
+        server={"read_timeout_s": READ_TIMEOUT_S, "max_body_bytes": 4 << 20},
         # The engine is this process, which may be kept from running for long where the machine is not its own.
         upstreams={"e": {"connect_timeout_s": 60.0}},
         limits={"header_timeout_s": READ_TIMEOUT_S},
@@ -71,11 +73,19 @@ def settings(engine: Engine, port: int = 0) -> dict[str, Any]:
     )
 
 
-async def run(numbers: Sequence[int], seed: int, progress: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
-    """Send the inputs of these numbers to a new proxy. Returns the report: what was sent, what came, all findings."""
+async def run(
+    numbers: Sequence[int],
+    seed: int,
+    progress: Callable[[int], None] = lambda _: None,
+    tokenizer: Path = EMBEDDED,
+) -> dict[str, Any]:
+    """Send the inputs of these numbers to a new proxy. Returns the report: what was sent, what came, all findings.
+
+    ``tokenizer``: the model's folder.
+    """
     judge = Judge(partial(make, seed))
     start = time.monotonic()
-    async with AnyRoute(reference_ids()) as engine, Served(settings(engine)) as proxy:
+    async with AnyRoute(reference_ids(tokenizer)) as engine, Served(settings(engine, tokenizer)) as proxy:
         place = urlsplit(proxy.url)
         assert place.hostname is not None
         assert place.port is not None
