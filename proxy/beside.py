@@ -35,12 +35,15 @@ from typing import Any
 import numpy as np
 
 from proxy.jsonspan import MAX_MEMBERS, MESSAGES, Listed, Member, Parsed, Places, in_bytes, weight_of
+from toktier.errors import TakesLong
 from toktier.json_pieces import PIECE, PLACES, JsonLimits, JsonReader
 from toktier.known import Run
 
 _WINDOW = 32 << 10
 _HEAD = 4096
 """Bytes by which what stands before the list may have grown."""
+_AT_ONCE = 64 << 10
+"""Bytes around the list that are looked at for a caller without much time: nothing in between looks at the clock."""
 _QUICK = 64
 _NEAR = (0, -1, 1, 2, 3)
 """Which of the old messages, from the expected one on, may come next: after an insertion the one before it, after
@@ -147,6 +150,7 @@ class _Reading:
             self.same_head = start
             known = list(before.members[: self.number])
             return known, {one.name: self._old(one) for one in known}, before.members[self.number].start, start
+        self._in_time_for(start)
         text = _cut(self.raw[: start + _HEAD])
         reader = JsonReader(text, self.limits, self.deadline)
         found: list[tuple[str, int, int]] = []
@@ -172,13 +176,14 @@ class _Reading:
     def _list(self, start: int) -> int:
         """Reads the messages; where the closing bracket stands."""
         raw, listed = self.raw, self.listed
-        at = _skip(raw, start)
+        at = self._skip(start)
         if raw[at : at + 1] == b"]":
             return at
         expected = 0
         while True:
             found = self._same(at, expected)
             if found is not None:
+                self._in_time_for(0)
                 old, count = found
                 shift = at - int(listed.starts[old])
                 self.runs.append(Run(len(self.messages), old, count))
@@ -197,13 +202,13 @@ class _Reading:
                 at = end
             if len(self.messages) > PLACES:
                 raise _Unlike
-            at = _skip(raw, at)
+            at = self._skip(at)
             following = raw[at : at + 1]
             if following == b"]":
                 return at
             if following != b",":
                 raise _Unlike
-            at = _skip(raw, at + 1)
+            at = self._skip(at + 1)
 
     def _same(self, at: int, expected: int) -> tuple[int, int] | None:
         """Old messages that stand at ``at`` again: the first one, and how many."""
@@ -251,6 +256,7 @@ class _Reading:
                 members.append(Member(one.name, one.start + shift, one.end + shift))
                 value[one.name] = self._old(one)
             return
+        self._in_time_for(len(raw) - end)
         text = raw[end + 1 :].decode()
         reader = JsonReader(text, self.limits, self.deadline)
         likely = iter(known)
@@ -279,11 +285,26 @@ class _Reading:
         if reader.skip(at + 1) != len(text):
             raise _Unlike
 
+    def _skip(self, at: int) -> int:
+        """Where what is no white space begins, from ``at`` on."""
+        end = _space(self.raw, at, at + PIECE).end()  # type: ignore[union-attr]
+        while end - at == PIECE:
+            self._in_time_for(0)
+            at = end
+            end = _space(self.raw, at, at + PIECE).end()  # type: ignore[union-attr]
+        return end
+
+    def _in_time_for(self, size: int) -> None:
+        """Raises `TakesLong` where there is no time left, or not enough for so many bytes."""
+        if self.deadline is not None and (size > _AT_ONCE or time.perf_counter() > self.deadline):
+            raise TakesLong("JSON")
+
     def _old(self, one: Member) -> Any:
         """The value of an old member: of the object that was kept, or read again from the same bytes."""
         kept = self.before.value
         if one.name in kept:
             return kept[one.name]
+        self._in_time_for(one.end - one.start)
         reader = JsonReader(self.old[one.start : one.end].decode(), self.limits, self.deadline)
         self.read += one.end - one.start
         return reader.value(reader.name(0)[1], 2)[0]
@@ -337,15 +358,6 @@ class _Window:
 def _cut(piece: bytes) -> str:
     """``piece`` as text, without a character that is cut at its end. Raises UnicodeDecodeError for any other bytes."""
     return codecs.getincrementaldecoder("utf-8")().decode(piece)
-
-
-def _skip(raw: bytes, at: int) -> int:
-    """Where what is no white space begins, from ``at`` on."""
-    end = _space(raw, at, at + PIECE).end()  # type: ignore[union-attr]
-    while end - at == PIECE:
-        at = end
-        end = _space(raw, at, at + PIECE).end()  # type: ignore[union-attr]
-    return end
 
 
 def _expect(text: str, at: int, character: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -291,6 +292,28 @@ def test_values_are_counted_over_all_that_was_taken_over() -> None:
     wordy["messages"] += [say("user", "[[[[" * 200)]
     assert check(dump(wordy), before, limits) is None
     assert jsonspan.parse(dump(wordy), limits).value == wordy
+
+
+def test_what_stands_around_the_messages_takes_long_as_well() -> None:
+    """Where nothing looks at the clock, the size decides. Without a limit of time all of it is read."""
+    long, spaces = "\u4e2d" * 50_000, b" " * 100_000
+    small, large = dump(request(talk(3))), dump({"user": long, **request(talk(3)), "metadata": {"a": long}})
+    before = {raw: parse(raw) for raw in (small, large)}
+    cases = [
+        (small, small[:-1] + b',"metadata":"' + long.encode() + b'"}', 1000.0),
+        (large, large[:-3] + b'x"}}', 1000.0),
+        (large, b" " + large, 1000.0),
+        (large, large, 1000.0),  # what is not kept is read again
+        (small, small.replace(b"},{", b"}," + spaces + b"{"), 0.0),
+        (small, small, 0.0),
+    ]
+    for old, raw, within_s in cases:
+        kept = replace(before[old], value={"messages": before[old].value["messages"]})
+        read = beside.read(raw, kept, LIMITS)
+        assert read is None or read.value == json.loads(raw)
+        with pytest.raises(TakesLong):
+            beside.read(raw, kept, LIMITS, within_s)
+    assert beside.read(small, before[small], LIMITS, 1000.0) is not None
 
 
 def test_what_takes_long_is_said() -> None:
