@@ -48,6 +48,9 @@ AT_ONCE_CHARS = 32_768
 """Characters that are encoded for such a caller."""
 _LARGE_SOURCE = 128 << 10
 """Bytes of a body of which such a caller may not have every message looked at."""
+_AFTER_CHANGE = 2048
+"""Messages from the first changed one on that such a caller may have: each has its place in a chain of digests, and the
+session's copy its records."""
 
 
 class _Text(NamedTuple):
@@ -141,8 +144,10 @@ class ModelTier:
             request.wire_index is not None or not known.made.aligned or not known.by(request.rules)
         ):
             known = None
-        if not wait and known is None and source is not None and source.nbytes > _LARGE_SOURCE:
-            raise TakesLong("the messages")
+        if not wait and source is not None:
+            many = len(request.messages) - known.lead > _AFTER_CHANGE if known is not None else False
+            if many or (known is None and source.nbytes > _LARGE_SOURCE):
+                raise TakesLong("the messages")
         around = self._around(body)
         normalised = time.perf_counter_ns()
         wanted = self._fingerprint(tenant, body, request, hint, known)

@@ -279,6 +279,22 @@ def test_what_took_long_goes_on_from_where_the_session_was(
     assert feed.ask(body(*messages), wait=False).full_render is None
 
 
+def test_an_edit_before_many_messages_is_for_who_may_wait(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toktier.tier._AFTER_CHANGE", 10)
+    feed = Feed(make())
+    messages = talk(8)
+    feed.ask(body(*messages))
+    for turn in range(2):
+        messages[2] = say("assistant", f"edited {turn}")
+        with pytest.raises(TakesLong, match="the messages"):
+            feed.ask(body(*messages), wait=False)
+        assert feed.ask(body(*messages)).path is Path.EDIT
+    messages += [say("assistant", "a"), say("tool", "b")]
+    assert feed.ask(body(*messages), wait=False).path is Path.APPEND
+
+
 def test_in_quarantine_nothing_that_was_kept_is_used(
     make: Callable[..., ModelTier], tmp_path: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
