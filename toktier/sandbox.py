@@ -14,7 +14,7 @@ Where each short way leaves off, the long one begins. Why they agree (the code i
 5. A bound method of ``str`` is safe to call, takes no context, and does not raise `StopIteration` by itself: given
    only plain arguments, it does not raise it at all.
 6. `_Generator` writes some of these ways into the compiled template itself: ``x.name`` of a ``dict`` that has the key,
-   ``x['name']`` likewise, a method of a ``str`` called with constants, and the counting attributes of ``loop``.
+   ``x['name']`` likewise, a method of a ``str`` called with constants, the counting attributes of ``loop``, and tests.
    Everything else it leaves to the environment, with the value that it has evaluated. Its two names are assigned and
    used within one expression, after the expressions inside it are done, so that they may be nested.
 """
@@ -26,6 +26,7 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, optimizeconst
+from jinja2.defaults import DEFAULT_TESTS
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -34,6 +35,13 @@ _OF_DICT = frozenset(dir(dict))
 _METHODS_OF_STR = frozenset(name for name in dir(str) if not name.startswith("_")) - {"format", "format_map"}
 _OF_LOOP = frozenset({"index0", "index", "first", "last", "length", "revindex", "revindex0", "depth", "depth0"})
 _PLAIN = frozenset({str, int, float, bool, type(None), list, dict})
+_TESTS = {
+    "defined": "(not isinstance(X, Undefined))",
+    "undefined": "isinstance(X, Undefined)",
+    "none": "((X) is None)",
+    "string": "isinstance(X, str)",
+}
+"""What Jinja's own tests of these names give."""
 _HELD, _FOUND = "_held", "_found"
 """Names in compiled templates: those that a template writes get a prefix."""
 _MISSING = object()
@@ -79,6 +87,17 @@ class _Generator(CodeGenerator):
         self.visit(method.node, frame)
         self.write(f") is str else environment.call(context, environment.getattr({_HELD}, {method.attr!r})")
         self.write("".join(f", {one}" for one in more) + "))")
+
+    @optimizeconst
+    def visit_Test(self, node: nodes.Test, frame: Frame) -> None:
+        form = _TESTS.get(node.name) if self.environment.tests.get(node.name) is DEFAULT_TESTS.get(node.name) else None
+        if form is None or node.args or node.kwargs or node.dyn_args is not None or node.dyn_kwargs is not None:
+            super().visit_Test(node, frame)
+            return
+        before, after = form.split("X")
+        self.write(before)
+        self.visit(node.node, frame)
+        self.write(after)
 
     def _of_dict(self, node: nodes.Getattr | nodes.Getitem, frame: Frame, name: str, otherwise: str) -> None:
         self.write(f"({_FOUND} if type({_HELD} := ")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import json.encoder
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -102,8 +103,19 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-_PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
-"""As `json.dumps` would make one for each call."""
+def _plain_json() -> Callable[[Any], str]:
+    """``json.dumps(value, ensure_ascii=False)`` with an encoder that is made once. It looks for no cycles: JSON has
+    none, and the immutable sandbox lets a template make none but of namespaces, which are no JSON."""
+    plain = json.JSONEncoder(ensure_ascii=False)
+    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
+        return plain.encode
+    encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+        None, plain.default, json.encoder.encode_basestring, None, ": ", ", ", False, False, True
+    )
+    return lambda value: "".join(encode(value, 0))
+
+
+_dumps = _plain_json()
 
 
 def _tojson(
@@ -113,12 +125,23 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    if not ensure_ascii and indent is None and separators is None and not sort_keys and not _is_large(value):
-        return _PLAIN_JSON.encode(value)
+    plain = not (ensure_ascii or sort_keys) and indent is None and separators is None
+    if plain and (_is_flat(value) or not _is_large(value)):
+        return _dumps(value)
     options: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
     if _is_large(value):  # `dumps` would keep the interpreter to itself
         return "".join(json.JSONEncoder(**options).iterencode(value))
     return json.dumps(value, **options)
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether ``value`` is a mapping of few things, none of which holds others: most arguments of calls are."""
+    if type(value) is not dict or len(value) > 64:
+        return False
+    for item in value.values():  # noqa: SIM110 - a generator takes twice the time
+        if type(item) is dict or type(item) is list:
+            return False
+    return True
 
 
 def _is_large(value: Any) -> bool:

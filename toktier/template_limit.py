@@ -80,12 +80,6 @@ def guard(env: jinja2.Environment, tree: nodes.Template, watched: Collection[str
     tree.set_environment(env)
 
 
-def look(deadline: float) -> None:
-    """Raises `OverLimit` after ``deadline``, a time of `time.perf_counter`."""
-    if time.perf_counter() > deadline:
-        raise OverLimit("time")
-
-
 def deadline(at: float) -> dict[str, Any]:
     """The argument that guarded templates look at: a time of `time.perf_counter`."""
     return {_DEADLINE: at}

@@ -129,6 +129,9 @@ WRITTEN = [
     "{{ 'abc'.upper() }}{{ ('a' ~ x.role).title() }}{{ (x.absent or x.role).lower() }}",
     "{{ x['role'].replace('\\n', '') }}{{ x.role.replace('u', '\"') }}{{ x.role.zfill(7) }}",
     "{{ x.inner.list | map(attribute='role') | join('-') }}",
+    "{{ x.role is defined }}{{ x.absent is undefined }}{{ x.none is none }}{{ x.n is not none and x.n is string }}",
+    "{{ y is defined }}{{ x.absent.more is defined }}",
+    "{{ (x.role or 1) is string }}{{ 'a' is string }}{{ 1 is defined }}{{ not x.role is string }}{{ x.items is none }}",
 ]
 
 

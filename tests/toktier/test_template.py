@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2.runtime import Undefined
+from jinja2.utils import Namespace
 
 from tests.conftest import data_path
 from toktier.errors import TemplateFailure, Unrenderable, UnusableFile
 from toktier.reasons import Bypass
-from toktier.template import ChatTemplate, RenderRequest
+from toktier.template import ChatTemplate, RenderRequest, environment
 
 SILENT_ON_TOKENS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -267,3 +269,16 @@ def test_the_digest_covers_sources_names_and_tokens() -> None:
         digest({"default": "a"}, special_tokens={"bos_token": "x"}),
     ]
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_json_is_what_dumps_gives() -> None:
+    tojson = environment().filters["tojson"]
+    odd = [1, 1.0, -0.0, True, None, float("nan"), 1e400, 10**40, 'é\u2028\ud800"\\\n', "", [], {}, (), (1,), {1: 2}]
+    for value in [*odd, odd, {"a": odd}, {str(k): v for k, v in enumerate(odd)}, [[[{"a": {"b": []}}]]]]:
+        assert tojson(value) == json.dumps(value, ensure_ascii=False)
+    for value in (object(), {"a": object()}, [Undefined()], {(1,): 2}, Namespace(a=1), {"a": Namespace()}):
+        with pytest.raises(TypeError) as wanted:
+            json.dumps(value, ensure_ascii=False)
+        with pytest.raises(TypeError) as raised:
+            tojson(value)
+        assert str(raised.value).split(" at 0x")[0] == str(wanted.value).split(" at 0x")[0]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toktier.folding.indexes import Scan
-from toktier.folding.records import NOTHING, Record
+from toktier.folding.records import NOTHING, Record, Run
 
 Made = Sequence[tuple[Scan, str]]
 UNWRITTEN = object()
@@ -24,9 +24,8 @@ class Change:
     """Of a loop that runs over ``size`` items now. ``chars``: of its text after the change."""
 
     __slots__ = (
-        "_emptied", "_runs", "_texts", "_written",
-        "broke", "chars", "expected", "first_changed", "gone", "initial", "items", "outer", "record", "size", "slots",
-        "values",
+        "_emptied", "_written", "broke", "chars", "expected", "first_changed", "gone", "initial", "items", "outer",
+        "record", "runs", "size", "slots", "texts", "values",
     )  # fmt: skip
 
     def __init__(self, record: Record, items: list[Any], slots: list[Any], outer: dict[int, Any]) -> None:
@@ -44,9 +43,9 @@ class Change:
         self.gone = self._emptied = NOTHING
         self.expected: dict[int, tuple[Any, ...]] = {}
         """States after iterations that the record does not have, by place."""
-        self._runs: list[tuple[int, tuple[Any, ...], int, list[int], list[int], Made]] = []
-        """What `put` was told."""
-        self._texts: dict[int, str] = {}
+        self.runs: list[Run] = []
+        """The iterations that ran."""
+        self.texts: dict[int, str] = {}
         self._written: list[tuple[int, int, Any]] = []
 
     # --- while the loop runs ---------------------------------------------------------------------------------------
@@ -70,11 +69,11 @@ class Change:
         chunks = self.record.chunks
         old = chunks[place] if place < len(chunks) else ""
         if text != old:
-            self._texts[place] = text
+            self.texts[place] = text
             self.chars += len(text) - len(old)
             if place < self.first_changed:
                 self.first_changed = place
-        self._runs.append((place, state, mask, low, high, made))
+        self.runs.append((place, state, mask, low, high, made))
 
     def wrote(self, attribute: int, place: int, value: Any) -> None:
         """``value`` is `UNWRITTEN` where it did not."""
@@ -106,7 +105,7 @@ class Change:
         out = self.record.chunks[:size]
         out += [""] * (size - len(out))
         out[low:high] = [""] * (high - low)
-        for place, text in self._texts.items():
+        for place, text in self.texts.items():
             out[place] = text
         return out
 
@@ -117,12 +116,13 @@ class Change:
         if self._emptied != NOTHING:
             record.forget(*self._emptied)
         record.void, record.broke, record.initial = self.gone, self.broke, self.initial
-        for place, text in self._texts.items():
-            record.put(place, text)
-        record.noted([(place, mask, low, high) for place, _, mask, low, high, _ in self._runs])
-        for place, state, _, _, _, made in self._runs:
-            record.states[place] = state
-            record.lookups.put(place, made)
+        record.put(self.texts)
+        record.noted(self.runs)
+        states, lookups = record.states, record.lookups
+        for place, state, _, _, _, made in self.runs:
+            states[place] = state
+            if made or lookups.any:
+                lookups.put(place, made)
         for attribute, place, value in self._written:
             if value is UNWRITTEN:
                 record.did_not_write(attribute, place)

@@ -74,10 +74,13 @@ class Lookups:
         other._made = self._made.copy()
         return other
 
+    @property
+    def any(self) -> bool:
+        """Whether some iteration has looked something up."""
+        return bool(self._made)
+
     def put(self, place: int, made: Sequence[tuple[Scan, str]]) -> None:
         """The iteration at ``place`` ran, and looked these up."""
-        if not made and not self._made:
-            return
         for one in self._made.pop(place, ()):
             self._users[one].discard(place)
             if not self._users[one]:

@@ -18,19 +18,22 @@ Arrays are numpy's, so that "which iterations have read beyond n" costs a nanose
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any
 
 import numpy as np
 
-from toktier.folding.indexes import Lookups
+from toktier.folding.indexes import Lookups, Scan
 from toktier.folding.plan import LoopPlan
 from toktier.folding.sites import Read
 from toktier.folding.strict import common_suffix, first_difference, same
 from toktier.folding.tracker import FAR, UNREAD
 
 Key = tuple[str, str]
+Run = tuple[int, tuple[Any, ...], int, list[int], list[int], Sequence[tuple[Scan, str]]]
+"""Of an iteration: its place, the state after it, the mask, the lowest and the highest position that it has read of
+each slot, and what it has looked up."""
 Region = tuple[int, int]
 """Where two lists differ: [low, high). (0, 0) where they do not."""
 
@@ -156,22 +159,28 @@ class Record:
 
     # --- one iteration ---------------------------------------------------------------------------------------------
 
-    def put(self, place: int, text: str) -> None:
-        old = self.chunks[place]
-        self.chars += len(text) - len(old)
-        self.nbytes += getsizeof(text) - getsizeof(old)
-        self.chunks[place] = text
+    def put(self, texts: Mapping[int, str]) -> None:
+        """What iterations print, by place."""
+        chunks = self.chunks
+        chars = nbytes = 0
+        for place, text in texts.items():
+            old = chunks[place]
+            chars += len(text) - len(old)
+            nbytes += getsizeof(text) - getsizeof(old)
+            chunks[place] = text
+        self.chars += chars
+        self.nbytes += nbytes
 
-    def noted(self, notes: list[tuple[int, int, list[int], list[int]]]) -> None:
-        """What iterations have read: place, mask, and the lowest and highest position by slot of each."""
-        if len(notes) > _FEW:
-            places, masks, lows, highs = zip(*notes, strict=True)
+    def noted(self, runs: Sequence[Run]) -> None:
+        """What iterations have read."""
+        if len(runs) > _FEW:
+            places, _, masks, lows, highs, _ = zip(*runs, strict=True)
             where = np.array(places)
             self.mask[where] = np.array(masks, np.uint64)
             self.low[:, where] = np.array(lows, np.int64).T
             self.high[:, where] = np.array(highs, np.int64).T
             return
-        for place, mask, low, high in notes:
+        for place, _, mask, low, high, _ in runs:
             self.mask[place] = mask
             for slot, (first, last) in enumerate(zip(low, high, strict=True)):
                 self.low[slot, place] = first
