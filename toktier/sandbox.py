@@ -26,9 +26,9 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, optimizeconst
-from jinja2.defaults import DEFAULT_TESTS
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS
 from jinja2.utils import Namespace
 
 _OF_DICT = frozenset(dir(dict))
@@ -90,7 +90,7 @@ class _Generator(CodeGenerator):
 
     @optimizeconst
     def visit_Test(self, node: nodes.Test, frame: Frame) -> None:
-        form = _TESTS.get(node.name) if self.environment.tests.get(node.name) is DEFAULT_TESTS.get(node.name) else None
+        form = _TESTS.get(node.name) if self.environment.tests.get(node.name) is TESTS.get(node.name) else None
         if form is None or node.args or node.kwargs or node.dyn_args is not None or node.dyn_kwargs is not None:
             super().visit_Test(node, frame)
             return
