@@ -1,11 +1,12 @@
-"""A body read beside an earlier one: what has the same bytes gives the same objects, and only the rest is parsed.
+"""A body read beside an earlier one: what has the same bytes is not read again, and only the rest is parsed.
 
 A client sends its whole conversation with every turn. What changes is the end of the list of messages, now and then a
 message in it, and hardly ever what stands before and after the list. So the three parts are compared apart: bytes
 before the list, the messages, bytes after it.
 
-Invariant: `read` gives what `proxy.jsonspan.parse` gives for the same bytes, or None; its objects may be those of
-``before``. None costs time only: whoever gets it parses the whole. Why the values are the same:
+Invariant: `read` gives what `proxy.jsonspan.parse` gives for the same bytes, but for messages that ``before`` has too,
+which `Parsed.shared` names; or None. None costs time only: whoever gets it parses the whole. Why the values are the
+same:
 
 1. A scanner of JSON goes from left to right, and where a value begins at p, an object's end and value follow from the
    bytes from p up to the brace that closes it. So where the bytes of a whole object stand at p again, and a value
@@ -29,6 +30,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from json.decoder import JSONDecodeError
 from typing import Any
 
@@ -100,7 +102,6 @@ class _Reading:
         self.view = memoryview(before.raw)
         """For `bytes.startswith` and `endswith`: no copy is made. (`==` of two views is a hundred times slower.)"""
         self.messages: list[Any] = []
-        self.old_messages: list[Any] = before.value[MESSAGES]
         self.starts: list[Places] = []
         self.ends: list[Places] = []
         self.runs: list[Run] = []
@@ -187,7 +188,7 @@ class _Reading:
                 old, count = found
                 shift = at - int(listed.starts[old])
                 self.runs.append(Run(len(self.messages), old, count))
-                self.messages += self.old_messages[old : old + count]
+                self.messages += repeat(None, count)
                 self.starts.append(listed.starts[old : old + count] + shift)
                 self.ends.append(listed.ends[old : old + count] + shift)
                 expected = old + count
@@ -301,7 +302,7 @@ class _Reading:
 
     def _old(self, one: Member) -> Any:
         """The value of an old member: of the object that was kept, or read again from the same bytes."""
-        kept = self.before.value
+        kept = self.before.outline
         if one.name in kept:
             return kept[one.name]
         self._in_time_for(one.end - one.start)

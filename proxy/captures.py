@@ -98,7 +98,7 @@ def _all(event: Mapping[str, Any], content: Content) -> Iterator[bytes]:
     text, ids = content.text, content.ids
     parsed = jsonspan.parse(content.body)
     head = b"".join(_digests(event, content.body)).rstrip()
-    yield head[:-1] + b',"body":' + parsed.edit(parsed.value.keys() - RENDERED) + b',"text":"'
+    yield head[:-1] + b',"body":' + parsed.edit(parsed.outline.keys() - RENDERED) + b',"text":"'
     for start in range(0, len(text), _SLICE):
         yield _json(text[start : start + _SLICE])[1:-1]
     yield b'","ids":['

@@ -109,7 +109,7 @@ def client_ids(parsed: Parsed) -> str | None:
             continue
         if len(path) == 1:
             return path[0]
-        values = parsed.values_of(path[0]) if parsed.repeats else [parsed.value[path[0]]]
+        values = parsed.values_of(path[0]) if parsed.repeats else [parsed.outline[path[0]]]
         if any(isinstance(value, dict) and path[1] in value for value in values):
             return ".".join(path)
     return None

@@ -112,7 +112,7 @@ class Exchange:
             except (ValueError, RecursionError) as error:
                 place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
                 raise ApiError(400, f"The body is not valid JSON{place}.", code="invalid_json") from None
-        messages = parsed.value.get("messages")
+        messages = parsed.outline.get("messages")
         if isinstance(messages, list) and len(messages) > limits.messages:
             raise errors.too_many_messages(limits.messages)
         return parsed, ingest.source(parsed)
@@ -144,7 +144,7 @@ class Exchange:
 
     def model(self, parsed: jsonspan.Parsed) -> ModelRuntime | None:
         """The model that the body names; None where it names none. Raises `ApiError` 404 for an unknown one."""
-        self.named = name = parsed.value.get("model")
+        self.named = name = parsed.outline.get("model")
         if name is None:
             return None
         model = self.generation.registry.find(name)
@@ -164,7 +164,7 @@ class Exchange:
         """Members to leave out and to add for this tenant's ``cache_salt``."""
         if not self.route.salted or self.generation.settings.auth.salt == "off":
             return (), []
-        salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.value)
+        salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.outline)
         return {"cache_salt"}, [("cache_salt", [b'"' + salt.encode() + b'"'])]
 
     async def send(

@@ -18,8 +18,8 @@ from toktier.known import Source, keys_of, settle
 from toktier.sessions import SessionStore
 
 _SAMPLE = 64
-_KEPT = (MESSAGES, "tools")
-"""Members whose values are kept, and weighed where what was made of them is."""
+_KEPT = "tools"
+"""The member whose value is kept, and weighed where what was made of it is."""
 _SMALL = 4096
 """Bytes of other members whose values are kept too. The rest is read again: objects take many times their bytes."""
 
@@ -65,8 +65,9 @@ class Ingest:
         if not self._keys or parsed.listed is None:
             return None
         small = _small(parsed)
-        value = {name: parsed.value[name] for name in _KEPT if name in parsed.value} | small
-        kept = replace(parsed, value=value, shared=())  # its runs are told by the source, for this request only
+        tools = {_KEPT: parsed.outline[_KEPT]} if _KEPT in parsed.outline else {}
+        # its runs are told by the source, for this request only
+        kept = replace(parsed, outline=tools | small, shared=())
         names = sum(sys.getsizeof(member.name) for member in parsed.members)
         index = 16 * len(parsed.listed.starts) + 128 * len(parsed.members) + names + 1024
         return Source(
@@ -85,12 +86,12 @@ def _small(parsed: Parsed) -> dict[str, Any]:
     found: dict[str, Any] = {}
     left = _SMALL
     for member in parsed.members:
-        if member.name in _KEPT:
+        if member.name in (MESSAGES, _KEPT):
             continue
         left -= member.end - member.start
         if left < 0:
             break
-        found[member.name] = parsed.value[member.name]
+        found[member.name] = parsed.outline[member.name]
     return found
 
 

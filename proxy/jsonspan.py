@@ -69,7 +69,8 @@ class Parsed:
     """A JSON object: its bytes, its value, and where its members stand."""
 
     raw: bytes
-    value: dict[str, Any]
+    outline: dict[str, Any]
+    """The value; a message that is in `shared` is None here."""
     members: tuple[Member, ...]
     limits: JsonLimits
     """That it was read within."""
@@ -80,15 +81,20 @@ class Parsed:
     read: int
     """Bytes that were parsed for it."""
     shared: tuple[Run, ...] = ()
-    """Messages that are the very objects of the body that this one was read beside."""
+    """Messages that have the bytes of messages of the body that this one was read beside, and were not read again."""
     head: int = 0
     tail: int = 0
     """Bytes at the start and at the end, around the list of messages, that are that body's."""
 
     @property
+    def value(self) -> dict[str, Any]:
+        """The whole value. Where something is `shared` all of it is read again."""
+        return parse(self.raw, self.limits).outline if self.shared else self.outline
+
+    @property
     def repeats(self) -> bool:
         """Whether a name stands more than once at the top level."""
-        return len(self.members) != len(self.value)
+        return len(self.members) != len(self.outline)
 
     def fresh(self) -> Iterator[tuple[int, int]]:
         """Spans that are not the earlier body's, in order; some may be empty. All there is without one."""
@@ -101,7 +107,7 @@ class Parsed:
         yield position, len(self.raw) - self.tail
 
     def values_of(self, name: str) -> Iterator[Any]:
-        """The value of each member of this name, where `value` has the last one only."""
+        """The value of each member of this name, where `outline` has the last one only."""
         for member in self.members:
             if member.name == name:
                 reader = JsonReader(self.raw[member.start : member.end].decode(), _LIMITS)

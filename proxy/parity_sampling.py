@@ -31,6 +31,7 @@ from proxy.metrics import Metrics
 from proxy.registry import ModelRuntime, State
 from proxy.sent import Question, Sent
 from toktier.ids import Ids
+from toktier.traits import Traits, together, traits_of
 
 _log = structlog.get_logger("toktier.parity")
 
@@ -73,14 +74,19 @@ class ParitySampling:
         self._resting: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def question(self, model: ModelRuntime, parsed: Parsed, ids: Ids, request_id: str, rate: float) -> Question | None:
-        """What to ask about a request, if it is drawn (at ``rate``): the client's own bytes of what is read there."""
+    def question(
+        self, model: ModelRuntime, parsed: Parsed, ids: Ids, request_id: str, rate: float, traits: Traits | None = None
+    ) -> Question | None:
+        """What to ask about a request, if it is drawn (at ``rate``): the client's own bytes of what is read there.
+
+        ``traits``: those of its messages; None where ``parsed`` holds all of them.
+        """
         if not rate or random.random() >= rate:
             return None
-        if not comparable(parsed.value, model.settings, model.upstream.settings):
+        if not comparable(parsed.outline, model.settings, model.upstream.settings, traits):
             self._skip(model, request_id, Skip.NOT_COMPARABLE)
             return None
-        return Question(parsed.edit(parsed.value.keys() - _READ, [("add_generation_prompt", [b"true"])]), ids)
+        return Question(parsed.edit(parsed.outline.keys() - _READ, [("add_generation_prompt", [b"true"])]), ids)
 
     def offer(self, model: ModelRuntime, sent: Sent) -> None:
         """A request that the engine has answered. Returns at once."""
@@ -165,13 +171,15 @@ class ParitySampling:
         return equal
 
 
-def comparable(body: Mapping[str, Any], settings: config.Model, upstream: config.Upstream) -> bool:
+def comparable(
+    body: Mapping[str, Any], settings: config.Model, upstream: config.Upstream, traits: Traits | None = None
+) -> bool:
     """Whether ``/tokenize`` renders a body that was prepared as the chat route does (invariant 1)."""
     if {upstream.token_field, settings.profile} != {"vllm"} or body.get("reasoning_effort") is not None:
         return False
     if settings.exclude_tools_when_tool_choice_none and body.get("tool_choice") == "none":
         return False
-    return not any("reasoning_content" in message for message in body["messages"])
+    return "reasoning_content" not in (traits or together(map(traits_of, body["messages"]))).contents
 
 
 def _tokens(reply: bytes) -> Ids | None:

@@ -145,13 +145,13 @@ class Shadow:
                 certificate=loaded.certificate,
                 setup=setup,
                 content=self._room.keep(parsed.raw, made.texts, made.ids),
-                question=self._parity.question(model, parsed, made.ids, request_id, rate),
+                question=self._parity.question(model, parsed, made.ids, request_id, rate, made.traits),
                 by_gpu=made.by_gpu,
             )
             known = self._samplers.get(model.name)
             if known is not None and setup is not None:
                 shape = shape_of(
-                    parsed.value, made.path, made.full, made.control_tokens, made.traits, by_gpu=made.by_gpu
+                    parsed.outline, made.path, made.full, made.control_tokens, made.traits, by_gpu=made.by_gpu
                 )
                 sampled = known[1].wants(shape, made.path)
                 if sampled is not None:

@@ -11,10 +11,8 @@ whatever stands before a; so a chunk is encoded with the one character before it
 makes a cut with b: an edit before the chunk leaves its IDs as they are.
 
 Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
-allow. A chunk costs about 100 bytes of book-keeping and one comparison per `Rope.set`: at 4M characters of one width
-these comparisons took 2.7, 1.3 and 0.6 ms with chunks of 1,000, 2,000 and 4,000 characters, and an edit costs a chunk.
-So chunks grow with the text that is cut (`target_of`), but not for the reference: its results take so much memory that
-a long chunk costs it more than a few short ones (`docs/log.md`).
+allow. An edit encodes a chunk, so chunks are as short as an engine takes without being slower for it, however long the
+text; a chunk costs 16 bytes of book-keeping.
 
 A full encode is a batch of chunks: both engines spread a batch over all cores and release the GIL. A stretch without
 cuts is one chunk. Up to `LONG` characters it goes to the window engine like any other; in longer ones such engines may
@@ -40,7 +38,7 @@ from toktier.reasons import Gpu
 from toktier.shortcuts import DEFAULTS, Shortcuts
 
 TARGET = 2048
-"""Characters after which a chunk is sealed at the next cut, in texts below a million characters."""
+"""Characters after which a chunk is sealed at the next cut."""
 SEAL_MIN = 512
 """The last chunk of a text is sealed at its last cut if that leaves at least this many characters before it."""
 SMALL = 64
@@ -128,10 +126,11 @@ class ChunkEncoder:
             return [text]
         out: list[str] = []
         position, size = 0, len(text)
-        for cut in self._boundaries(rule, text):
-            out.append(text[position:cut])
-            position = cut
-        if at_end:
+        if size >= 2 * TARGET or (self.marker and self.marker in text):
+            for cut in self._boundaries(rule, text):
+                out.append(text[position:cut])
+                position = cut
+        if at_end and size - position > SEAL_MIN:
             last = last_cut(rule, text, position + SEAL_MIN, size)
             if last is not None:
                 out.append(text[position:last])
@@ -141,19 +140,18 @@ class ChunkEncoder:
 
     def _boundaries(self, rule: CutRule, text: str) -> Iterator[int]:
         """Where pieces end: at the first cut before a marker that leaves the least size, else at the target."""
-        target = TARGET if self.window is self.reference else target_of(len(text))
         limit = len(text) - SMALL
         start = 0
         marker = text.find(self.marker, 0, limit) if self.marker else -1
         while True:
-            least, stop = start + target // 4, min(start + 2 * target, limit)
+            least, stop = start + TARGET // 4, min(start + 2 * TARGET, limit)
             cut = None
             while 0 <= marker < stop and cut is None:
                 if marker >= least and rule.is_cut(text, marker):
                     cut = marker
                 marker = text.find(self.marker, max(marker + 1, least), limit)
-            if cut is None and limit - start >= 2 * target:
-                cut = first_cut(rule, text, start + target, limit)
+            if cut is None and limit - start >= 2 * TARGET:
+                cut = first_cut(rule, text, start + TARGET, limit)
             if cut is None:
                 return
             yield cut
@@ -222,11 +220,6 @@ def marker_of(spec: Mapping[str, Any]) -> str:
     """The two characters with which most special tokens of a parsed ``tokenizer.json`` begin; empty if it has none."""
     starts = Counter(token["content"][:2] for token in spec.get("added_tokens") or () if token.get("special"))
     return starts.most_common(1)[0][0] if starts else ""
-
-
-def target_of(size: int) -> int:
-    """Characters after which a chunk of a text of ``size`` characters is sealed at the next cut."""
-    return min(max(TARGET, size // 512), 4 * TARGET)
 
 
 _PROBE = 24  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5

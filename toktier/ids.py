@@ -21,8 +21,8 @@ def shared_prefix(a: Ids, b: Ids) -> int:
     """How many leading IDs two lists have in common. In growing blocks: the cost follows the answer."""
     size = min(len(a), len(b))
     if size <= 16:  # an open chunk: two short lists beat numpy
-        pairs = zip(a[:size].tolist(), b[:size].tolist(), strict=True)
-        return next((k for k, (x, y) in enumerate(pairs) if x != y), size)
+        left, right = a[:size].tolist(), b[:size].tolist()
+        return size if left == right else next(k for k in range(size) if left[k] != right[k])
     start, block = 0, 256
     while start < size:
         stop = min(start + block, size)

@@ -1,12 +1,13 @@
 """What a request can take over from an earlier one of its session, because it was read beside that one's body.
 
-A caller that has a request's bytes compares them with those of an earlier request and uses that one's message objects
-again wherever the bytes are the same (`proxy.beside`). A `Source` says which; what was made of each message (the
-engine's form of it, its digest, whether it holds a control literal) is then taken over as well.
+A caller that has a request's bytes compares them with those of an earlier request (`proxy.beside`). Messages with the
+same bytes are not read again, and the objects that they were read as are not kept: a `Source` says which they are, and
+what was made of each (the engine's form of it, its digest, whether it holds a control literal) is taken over.
 
 Invariants
- - An object that comes again stands for the same value: nobody changes a message.
- - What is taken over was made by the same rules (`Known.rules`); whoever asks says by which.
+ - What was made of a message stands for the same value when it comes again: nobody changes it.
+ - What is taken over was made by the same rules (`Made.rules`); whoever asks says by which. For other rules the body
+   has to be read as a whole (`OtherRules`).
  - A source holds no other source once its request is done, so no chain of bodies is kept.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -40,6 +42,17 @@ class Weight(NamedTuple):
     containers: int
 
 
+class Weights(NamedTuple):
+    """A `Weight` for each of some messages."""
+
+    nbytes: array[int]
+    containers: array[int]
+
+
+class OtherRules(Exception):
+    """What is known of a request's messages was made by other rules."""
+
+
 class Run(NamedTuple):
     """Items ``[at, at + size)`` of a list are those from ``old`` on of another."""
 
@@ -63,9 +76,11 @@ class Made:
     """As in `toktier.fingerprint.Fingerprint`."""
     marks: bytes
     """1 for a message with a special token's literal."""
-    weights: list[Weight]
-    """What the objects of each message are."""
+    weights: Weights
+    """What the objects of ``messages`` are."""
     tools_weight: Weight
+    kinds: list[Traits]
+    """What each message was on the wire."""
     traits: Traits
     developer: bool
     """Whether a message has that role."""
@@ -80,8 +95,8 @@ class Made:
 
     def __post_init__(self) -> None:
         weights = self.weights
-        self.nbytes = self.tools_weight.nbytes + sum(one.nbytes for one in weights) + 80 * len(weights) + 2048
-        self.containers = self.tools_weight.containers + sum(one.containers for one in weights)
+        self.nbytes = self.tools_weight.nbytes + sum(weights.nbytes) + 64 * len(weights.nbytes) + 2048
+        self.containers = self.tools_weight.containers + sum(weights.containers)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +106,7 @@ class Source:
     body: Any
     """Whatever the caller reads later bodies beside."""
     nbytes: int
-    """Bytes that ``body`` holds beside the message objects."""
+    """Bytes that ``body`` holds."""
     keys: tuple[bytes, ...]
     """Under which it can be found (`keys_of`)."""
     again: Callable[[], Mapping[str, Any]] = field(repr=False)
@@ -147,6 +162,18 @@ def taken_over(shared: Iterable[Run], size: int, old: Sequence[T], fresh: Callab
     return out
 
 
+def weights_of(shared: Iterable[Run], size: int, old: Weights | None, fresh: Callable[[int], Weight]) -> Weights:
+    """As `taken_over`."""
+    out = Weights(array("q"), array("q"))
+    for run in (*shared, Run(size, 0, 0)):
+        for place in range(len(out.nbytes), run.at):
+            for one, value in zip(out, fresh(place), strict=True):
+                one.append(value)
+        for one, values in zip(out, old or (), strict=False):
+            one.extend(values[run.old : run.old + run.size])
+    return out
+
+
 def keys_of(tenant: str, raw: bytes, hint: str | None = None) -> tuple[bytes, ...]:
     """Under which a body is kept and looked for, the most telling first; none for a short one.
 
@@ -196,7 +223,7 @@ def settle(*values: object) -> Weight:
             size += sys.getsizeof(value)
         elif kind is dict:
             containers += 1
-            size += sys.getsizeof(value) + _NAME * len(value)
+            size += sys.getsizeof(value) + _NAME * len(value.keys() - _NAMES)
             pending += value.values()
             if gc.is_tracked(value):
                 _untrack(value)
@@ -212,5 +239,9 @@ _SHORT = 64
 """Strings up to this length are counted as often as they come."""
 _NAME = 54
 """What the name of a member costs: a parser makes a new string of it for each object that it reads."""
+_NAMES = frozenset({"role", "content", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"}) | frozenset(
+    {"id", "type", "function", "name", "arguments", "text"}
+)
+"""Profiles name the members of a message by themselves, so these cost nothing."""
 _untrack = ctypes.pythonapi.PyObject_GC_UnTrack
 _untrack.argtypes, _untrack.restype = [ctypes.py_object], None

@@ -55,7 +55,7 @@ def _whole_below(encoder: ChunkEncoder, text: str, clock: Clock) -> int | None:
     ends = clock() + BUDGET_S
     found = 0
     for size in _SIZES:
-        repaired = _append_s(encoder, text, size, clock, Rope.follow)
+        repaired = _append_s(encoder, text, size, clock, _followed)
         whole = _append_s(encoder, text, size, clock, _anew)
         if not _sensible(repaired, whole) and size == _SIZES[0]:
             return None
@@ -79,6 +79,10 @@ def _append_s(
         put(rope, start, text[start : start + _STEP])
 
     return _quickest(append, clock)
+
+
+def _followed(rope: Rope, common: int, tail: str) -> None:
+    rope.follow(common, [tail])
 
 
 def _anew(rope: Rope, common: int, tail: str) -> None:

@@ -1,8 +1,9 @@
 """What a session keeps beside its rope, so that the next request's work follows what changed.
 
 Invariants
-1. ``synced``: the rope's text is the one that ``fold`` rendered last. It is taken back before either changes and set
-   again when both have; only while it holds may the fold's word about what changed be used on the rope.
+1. ``synced``: the rope's text is the one that ``fold`` rendered last, and its leaves are that one's chunks. It is taken
+   back before either changes and set again when both have; only while it holds may the fold's word about what changed
+   be used on the rope.
 2. ``written`` is the text of the rope's IDs, with what the session's requests have around them, as they were before the
    present change; it is taken out before the rope changes.
 3. Whatever else is in here is only looked at to save work: it may be dropped at any time.
@@ -29,12 +30,12 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes that all of it holds."""
+        """About the bytes that all of it holds, without the strings that are leaves of the rope."""
         size = 0
         if self.source is not None:
             size += self.source.nbytes + (self.source.made.nbytes if self.source.made is not None else 0)
         if self.fold is not None:
-            size += self.fold.nbytes
+            size += self.fold.nbytes + (0 if self.synced else self.fold.text_bytes)
         if self.written is not None:
             size += self.written.nbytes
         return size

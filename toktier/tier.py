@@ -22,7 +22,8 @@ from toktier.errors import CannotEncode, TakesLong, Unrenderable
 from toktier.fingerprint import Fingerprint, Group, digest, fingerprint, strict
 from toktier.folding import Folded, Rendered, Unfoldable
 from toktier.ids import Ids
-from toktier.known import MOST_CONTAINERS, Known, Made, Run, Source, gaps, known_of, settle, taken_over
+from toktier.keeping import kinds_of, to_keep
+from toktier.known import Known, OtherRules, Run, Source, known_of
 from toktier.postprocessor import SpecialTokens
 from toktier.prepared import Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
@@ -34,7 +35,6 @@ from toktier.shortcuts import Way
 from toktier.surrogates import find_surrogate
 from toktier.template import ChatTemplate, RenderRequest
 from toktier.tokenizer import FrozenTokenizer
-from toktier.traits import traits_of
 from toktier.written import Written, write
 
 __all__ = ["ModelTier", "Prepared", "SessionBusy", "find_surrogate"]
@@ -54,10 +54,10 @@ session's copy its records."""
 
 
 class _Text(NamedTuple):
-    """The rendered text: the first ``common`` characters of the rope's, then ``tail``."""
+    """The rendered text: the first ``common`` characters of the rope's, then ``parts``, of which none is empty."""
 
     common: int
-    tail: str
+    parts: list[str]
     chars: int
     why: FullRender | None
     kept: bool
@@ -129,20 +129,26 @@ class ModelTier:
     ) -> Prepared:
         """The IDs for ``body``, a chat-completion request as `json.loads` reads it.
 
-        ``source``: where the body comes from and what it shares with an earlier one. Raises `Unrenderable` where the
-        IDs cannot be known to be the engine's own (the request then goes upstream as text), and `InvalidText` for a
-        lone surrogate (`find_surrogate` names its place in the body). With ``wait`` false it raises `SessionBusy` where
-        it would have to wait for another request on the same session, and `TakesLong` where it would keep its caller
-        for more than a few milliseconds.
+        ``source``: where the body comes from and what it shares with an earlier one; messages that it shares need not
+        be in ``body``. Raises `Unrenderable` where the IDs cannot be known to be the engine's own (the request then
+        goes upstream as text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body).
+        With ``wait`` false it raises `SessionBusy` where it would have to wait for another request on the same session,
+        and `TakesLong` where it would keep its caller for more than a few milliseconds.
         """
         started = time.perf_counter_ns()
         if source is not None and source.shared and source.epoch != self.store.epoch:
             body, source = source.again(), None  # what it shares was forgotten meanwhile, and may have been wrong
-        known = known_of(source)
-        request = self.profile.normalise(body, self.template, self.settings, known)
-        if known is not None and (
-            request.wire_index is not None or not known.made.aligned or not known.by(request.rules)
-        ):
+        on_wire = known = known_of(source)
+        try:
+            request = self.profile.normalise(body, self.template, self.settings, known)
+        except OtherRules:
+            assert source is not None
+            if not wait and source.nbytes > _LARGE_SOURCE:
+                raise TakesLong("the messages") from None
+            body, source = source.again(), replace(source, before=None, shared=())
+            on_wire = known = None
+            request = self.profile.normalise(body, self.template, self.settings)
+        if known is not None and (request.wire_index is not None or not known.made.aligned):
             known = None
         if not wait and source is not None:
             many = len(request.messages) - known.lead > _AFTER_CHANGE if known is not None else False
@@ -153,14 +159,19 @@ class ModelTier:
         wanted = self._fingerprint(tenant, body, request, hint, known)
         with self.store.lease(wanted, self._encoder, wait=wait) as lease:
             matched = time.perf_counter_ns()
-            kept: Source | None = None
             text = self._rendered(lease, request, known, wait)
             rendered = time.perf_counter_ns()
             path = lease.path(text.chars)
             made = self._repaired(lease, text, around) if self._trusts(path) else None
             marks = self._marks(wanted, lease, known)
+            kinds, traits = kinds_of(body, on_wire)
             if made is not None:
-                kept = self._to_keep(source, body, request, wanted, marks, lease, text, known)
+                kept: Source | None = None
+                if source is not None and source.keys:
+                    shown = lease.memory.fold.kept if lease.memory.fold is not None and text.kept else None
+                    kept = to_keep(source, body, request, wanted, marks, shown, on_wire, kinds, traits)
+                    if kept is None:
+                        lease.memory.forget()  # its render holds what is too much to keep
                 lease.commit(marks, kept)
         if made is None:
             if not wait:
@@ -195,7 +206,7 @@ class ModelTier:
             full_render=text.why,
             way=made.way,
             written=made.written,
-            traits=None if kept is None or kept.made is None else kept.made.traits,
+            traits=traits,
             gpu=made.splice.gpu,
             by_gpu=made.by_gpu,
         )
@@ -246,7 +257,8 @@ class ModelTier:
         if made.fell_back is not None:
             why = FullRender(made.fell_back.value)
         first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
-        return _Text(common, "".join(made.chunks.since(first)), made.chars, why, made.fell_back is None)
+        parts = list(filter(None, made.chunks.since(first)))
+        return _Text(common, parts, made.chars, why, made.fell_back is None)
 
     def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None) -> _Made:
         rope, memory = lease.rope, lease.memory
@@ -254,9 +266,9 @@ class ModelTier:
         written, memory.written, memory.synced = memory.written, None, False
         try:
             if text.chars < self._encoder.shortcuts.whole_below and not text.common == text.chars == rope.chars:
-                splice = rope.anew(rope.text()[: text.common] + text.tail)
+                splice = rope.anew(rope.text()[: text.common] + "".join(text.parts), text.common, text.parts)
             else:
-                splice = rope.follow(text.common, text.tail)
+                splice = rope.follow(text.common, text.parts)
         except CannotEncode as error:
             raise Unrenderable(Bypass.CANNOT_ENCODE, error.engine) from error
         if rope.chars != text.chars:
@@ -311,56 +323,6 @@ class ModelTier:
         tools = known.made.tool_digests if known is not None and known.made.tools is request.tools else None
         return fingerprint(group, request.messages, request.tools, hint, known, tools)
 
-    def _to_keep(
-        self,
-        source: Source | None,
-        body: Mapping[str, Any],
-        request: RenderRequest,
-        wanted: Fingerprint,
-        marks: bytes,
-        lease: Lease,
-        text: _Text,
-        known: Known | None,
-    ) -> Source | None:
-        """What the session is to keep of the body; None where it is too short to be worth it, or too much."""
-        if source is None or not source.keys:
-            return None
-        fold = lease.memory.fold
-        kept = fold.kept if fold is not None and text.kept and request.by_wire is None else None
-        messages, tools = (request.by_wire or request.messages, request.tools) if kept is None else kept
-        wire = body["messages"]
-        runs, weights = ((), []) if known is None else (known.shared, known.made.weights)
-        wire_tools = body.get("tools")
-        if known is not None and known.made.wire_tools is wire_tools and known.made.tools is tools:
-            tools_weight = known.made.tools_weight
-        else:
-            tools_weight = settle(wire_tools, tools)
-        aligned = request.wire_index is None
-        traits = traits_of(wire[place] for place in gaps(runs, len(wire)))
-        if known is not None:
-            whole = sum(run.size for run in runs) == len(known.made.messages)
-            traits = traits.with_(known.made.traits) if whole else traits_of(wire)
-        made = Made(
-            rules=request.rules,
-            messages=messages,
-            aligned=aligned,
-            digests=wanted.messages if aligned else (),
-            chain=wanted.chain,
-            marks=marks if aligned else b"",
-            weights=taken_over(runs, len(wire), weights, lambda place: settle(wire[place], messages[place])),
-            tools_weight=tools_weight,
-            traits=traits,
-            developer=request.by_wire is not None,
-            wire_tools=wire_tools,
-            tool_choice=body.get("tool_choice"),
-            tools=tools,
-            tool_digests=wanted.tools,
-        )
-        if made.containers > MOST_CONTAINERS:
-            lease.memory.forget()  # its render holds them, too
-            return None
-        return replace(source, before=None, shared=(), made=made)
-
     def _check_range(self, ids: Ids, known: int) -> None:
         """A tokenizer that knows more IDs than the engine has embeddings for would crash or poison the engine.
 
@@ -404,7 +366,7 @@ def _is_short(lease: Lease, request: RenderRequest, known: Known | None) -> bool
 
 
 def _whole_text(text: str, why: FullRender) -> _Text:
-    return _Text(0, text, len(text), why, False)
+    return _Text(0, [text] if text else [], len(text), why, False)
 
 
 def control_pattern(spec: Mapping[str, Any]) -> re.Pattern[bytes] | None:

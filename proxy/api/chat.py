@@ -60,7 +60,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
     parsed, source = await exchange.read_known(hint, keep=True)
     model = exchange.model(parsed) or _only_model(exchange)
     record.model, record.upstream = model.name, model.upstream.name
-    stream = parsed.value.get("stream")
+    stream = parsed.outline.get("stream")
     record.stream = stream if isinstance(stream, bool) else None
     anew = sum(end - start for start, end in parsed.fresh())
     await exchange.work(anew, lambda: _check(parsed, model.vocab_size))
@@ -100,7 +100,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
 def _check(parsed: Parsed, vocab_size: int | None) -> None:
     refuse_surrogates(parsed)
     if vocab_size is not None:
-        refuse_ids_out_of_range(parsed.value, vocab_size)
+        refuse_ids_out_of_range(parsed.outline, vocab_size)
 
 
 def _only_model(exchange: Exchange) -> ModelRuntime:
@@ -140,7 +140,7 @@ async def _repair(
         record.bypassed(model.reason or Bypass.TOKENIZER_UNAVAILABLE, model.detail)
         return None
     if hint is None:
-        key = parsed.value.get("prompt_cache_key")
+        key = parsed.outline.get("prompt_cache_key")
         hint = key if isinstance(key, str) else None
     tenant = exchange.tenant.id_hash
     work = _Work(model, tenant, parsed, source, remove, add, hint, exchange.shadow, record.request_id)
@@ -219,7 +219,7 @@ class _Work:
         """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""
         loaded = self._model.loaded
         assert loaded is not None
-        prepared = loaded.tier.prepare(self._tenant, self._parsed.value, self._hint, wait=wait, source=self._source)
+        prepared = loaded.tier.prepare(self._tenant, self._parsed.outline, self._hint, wait=wait, source=self._source)
         start = time.perf_counter_ns()
         name, value = changes.id_member(self._model.upstream.settings.token_field, prepared.json())
         # A client may send the field as null, which means absent.

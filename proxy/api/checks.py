@@ -23,7 +23,7 @@ def refuse_surrogates(parsed: Parsed) -> None:
     """
     if not any(_may_hold_surrogate(parsed.raw[start:end]) for start, end in parsed.fresh()):
         return
-    found = find_surrogate(parsed.value)
+    found = find_surrogate(parsed.outline)
     if found is not None:
         path, offset = found
         raise ApiError(

@@ -68,7 +68,7 @@ def change(rope: Rope, text: str, source: Hostile) -> tuple[Splice, str]:
 
 
 def seams(rope: Rope) -> list[int]:
-    return rope._starts[0, : len(rope._texts)].tolist()
+    return [0, *rope.seams()]
 
 
 def shared(old: np.ndarray, new: np.ndarray) -> int:

@@ -36,7 +36,7 @@ def serve(tier: ModelTier, store: SessionStore, body: dict[str, Any]) -> Ingest:
     ingest = Ingest(raw, LIMITS, store, "t")
     parsed = ingest.beside() or ingest.whole()
     assert parsed.value == json.loads(raw)
-    tier.prepare("t", parsed.value, source=ingest.source(parsed))
+    tier.prepare("t", parsed.outline, source=ingest.source(parsed))
     return ingest
 
 
@@ -78,14 +78,15 @@ def test_what_is_not_kept_is_read_again(tier: ModelTier, store: SessionStore) ->
     parsed = ingest.beside()
     assert parsed is not None
     assert parsed.shared
-    assert parsed.value["metadata"] == more["metadata"]
+    assert parsed.outline["metadata"] == more["metadata"]
 
 
 def test_too_many_objects_are_not_kept(tier: ModelTier, store: SessionStore) -> None:
     """They would be freed in one piece."""
     for count, kept in ((100, True), (MOST_CONTAINERS, False)):
         store.clear()
-        message = {"role": "user", "content": "x", "odd": [[]] * count}
+        function = {"name": "f", "arguments": json.dumps({"x": [[]] * count})}
+        message = {"role": "assistant", "tool_calls": [{"id": "i", "type": "function", "function": function}]}
         ingest = serve(tier, store, {"messages": [message, *MESSAGES]})
         assert bool(store.sources(ingest.source(ingest.whole()).keys)) == kept  # type: ignore[union-attr]
         (session,) = store._all

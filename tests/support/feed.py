@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from proxy.ingest import Ingest
+from proxy.jsonspan import Parsed
 from toktier.json_pieces import JsonLimits
+from toktier.known import Source
 from toktier.tier import ModelTier, Prepared
 
 LIMITS = JsonLimits()
@@ -23,9 +25,21 @@ def written(body: Any) -> bytes:
         return json.dumps(body, separators=(",", ":")).encode()
 
 
+def _whole(parsed: Parsed, source: Source | None) -> dict[str, Any]:
+    """The outline, with the messages that it shares as the other body has them."""
+    messages = list(parsed.outline["messages"])
+    for run in parsed.shared:
+        assert source is not None
+        assert source.before is not None
+        assert messages[run.at : run.at + run.size] == [None] * run.size
+        other = json.loads(source.before.body.raw)["messages"]
+        messages[run.at : run.at + run.size] = other[run.old : run.old + run.size]
+    return {**parsed.outline, "messages": messages}
+
+
 class Feed:
-    """One tenant's requests. ``shared`` counts messages whose objects were those of an earlier request, ``renders`` why
-    the template rendered a whole request, None where it did not."""
+    """One tenant's requests. ``shared`` counts messages that were not read because an earlier request has them,
+    ``renders`` why the template rendered a whole request, None where it did not."""
 
     def __init__(self, tier: ModelTier, tenant: str = "t", *, check: bool = True) -> None:
         self.tier, self.tenant = tier, tenant
@@ -40,10 +54,11 @@ class Feed:
         self.beside += parsed is not None
         parsed = parsed or ingest.whole()
         self.shared += sum(run.size for run in parsed.shared)
-        self.messages += len(parsed.value["messages"])
+        self.messages += len(parsed.outline["messages"])
+        source = ingest.source(parsed)
         if self.check:
-            assert repr(parsed.value) == repr(json.loads(raw))
-        prepared = self.tier.prepare(self.tenant, parsed.value, hint, wait=wait, source=ingest.source(parsed))
+            assert repr(_whole(parsed, source)) == repr(json.loads(raw))
+        prepared = self.tier.prepare(self.tenant, parsed.outline, hint, wait=wait, source=source)
         self.renders[None if prepared.full_render is None else prepared.full_render.value] += 1
         if self.check:
             self._check(prepared, json.loads(raw))

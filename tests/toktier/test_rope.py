@@ -43,19 +43,19 @@ def check(rope: Rope, text: str) -> None:
     assert rope.text() == text
     assert rope.chars == len(text)
     assert rope.ids.tolist() == truth(text)
-    sizes = [len(chunk) for chunk in rope._texts]
+    places = list(pairwise(rope._chars))
+    sizes = [end - at for at, end in places]
     rule = rope._encoder.rule
-    assert rule is None or all(rule.is_cut(text, int(seam)) for seam in rope._starts[0, 1 : len(sizes)]), "invariant 2"
+    assert rule is None or all(rule.is_cut(text, seam) for seam in rope.seams()), "invariant 2"
     assert all(max(a, b) >= SMALL for a, b in pairwise(sizes[:-1])), "two small neighbours"
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    assert rope._starts[0, : len(sizes) + 1].tolist() == starts.tolist()
-    for k, chunk in enumerate(rope._texts):
-        a, b = rope._starts[1, k], rope._starts[1, k + 1]
-        assert rope.ids[a:b].tolist() == truth(chunk), "invariant 1"
+    assert rope._chars[0] == 0
+    assert all(sizes)
+    for (at, end), (a, b) in zip(places, pairwise(rope._tokens), strict=True):
+        assert rope.ids[a:b].tolist() == truth(text[at:end]), "invariant 1"
 
 
-def chunk_texts(rope: Rope) -> int:
-    return len(rope._texts)
+def chunks_of(rope: Rope) -> int:
+    return len(rope._chars) - 1
 
 
 def test_an_empty_rope_has_nothing_and_takes_everything() -> None:
@@ -275,7 +275,7 @@ def test_many_small_edits_leave_no_crumbs() -> None:
         text = text[300:]
         assert rope.chars == 20_900 - 300 * (k + 1)
     check(rope, text)
-    assert chunk_texts(rope) <= 2 * len(text) // SMALL + 2
+    assert chunks_of(rope) <= 2 * len(text) // SMALL + 2
 
 
 def test_many_small_appends_leave_no_crumbs() -> None:
@@ -284,14 +284,14 @@ def test_many_small_appends_leave_no_crumbs() -> None:
         rope.append(f"{k} fox ")
         text += f"{k} fox "
     check(rope, text)
-    assert chunk_texts(rope) <= len(text) // SMALL + 2
+    assert chunks_of(rope) <= len(text) // SMALL + 2
 
 
 def test_a_clone_is_independent_and_shares_its_strings() -> None:
     text = prose(13, 30_000)
     rope = rope_of(text)
     other = rope.clone()
-    assert all(a is b for a, b in zip(rope._texts, other._texts, strict=True))
+    assert all(a is b for a, b in zip(rope.pieces(), other.pieces(), strict=True))
     rope.append(" one")
     other.set("two " + text)
     other.append("three")
@@ -346,8 +346,9 @@ def test_an_engine_that_fails_changes_nothing() -> None:
 
 def test_the_bytes_are_counted_and_given_back() -> None:
     rope = rope_of("漢字 かな " * 20_000)
-    strings = sum(map(sys.getsizeof, rope._texts))
-    assert rope.nbytes == rope._buffer.nbytes + rope._starts.nbytes + strings + sys.getsizeof(rope._texts)
+    strings = sum(map(sys.getsizeof, rope.pieces()))
+    index = rope._leaves.index_bytes + 8 * (len(rope._chars) + len(rope._tokens))
+    assert rope.nbytes == rope._flat.nbytes + strings + index
     assert strings < 1.2 * 2 * rope.chars, "two bytes a character: no UTF-8 copies are kept"
     full = rope.nbytes
     rope.truncate(1000)
@@ -418,13 +419,13 @@ def test_following_gives_what_setting_gives() -> None:
         new = text[:at] + words(rng.choice([0, 1, 5, 400])) + text[to:]
         common = next((i for i, (a, b) in enumerate(zip(text, new, strict=False)) if a != b), min(len(text), len(new)))
         told = rng.choice([common, rng.randrange(common + 1), 0])
-        assert followed.follow(told, new[told:]) == plain.set(new)
+        end = rng.randrange(told, len(new) + 1)
+        assert followed.follow(told, [one for one in (new[told:end], new[end:]) if one]) == plain.set(new)
         assert followed.text() == "".join(followed.pieces()) == new
         assert followed.ids.tolist() == plain.ids.tolist() == truth(new)
-        assert followed.text_bytes == plain.text_bytes
         text = new
     with pytest.raises(IndexError):
-        followed.follow(len(text) + 1, "")
+        followed.follow(len(text) + 1, [])
 
 
 def test_ids_that_someone_holds_stay_what_they_are() -> None:
@@ -464,3 +465,21 @@ def test_a_rope_whose_ids_nobody_holds_changes_them_in_place() -> None:
     rope.append(" fox")
     assert rope.ids.ctypes.data != address
     assert held.ctypes.data == address + 12
+
+
+def test_what_is_followed_is_kept_as_it_is() -> None:
+    """The parts are somebody else's too: no second copy, and no UTF-8 form that an engine asked for."""
+    parts = [prose(50 + k, 900) + "é漢 \n" for k in range(12)]
+    rope = Rope(small_encoder())
+    rope.follow(0, parts)
+    assert all(a is b for a, b in zip(rope.pieces(), parts, strict=True))
+    check(rope, "".join(parts))
+    changed = [*parts[:5], "other " * 40 + "\n", *parts[6:], "more"]
+    rope.follow(sum(map(len, parts[:5])), changed[5:])
+    assert all(a is b for a, b in zip(rope.pieces(), changed, strict=True))
+    check(rope, "".join(changed))
+    alone = Rope(small_encoder())
+    alone.follow(0, parts[:1])
+    before = sys.getsizeof(parts[0])
+    assert alone.pieces() == (parts[0],)
+    assert sys.getsizeof(parts[0]) == before

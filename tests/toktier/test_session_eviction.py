@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.sessions import Bench, chat, render, say
+from tests.support.small_bpe import CountingEngine
 from toktier import sessions
 from toktier.fingerprint import Group, fingerprint
 from toktier.reasons import Path
@@ -80,6 +81,9 @@ def test_what_sessions_hold_is_what_they_are_counted_for(words: int, turns: int)
     tracemalloc.start()
     try:
         fill(count)
+        for engine in (bench.encoder.window, bench.encoder.reference):
+            assert isinstance(engine, CountingEngine)
+            engine.seen.clear()  # it keeps what it was asked
         gc.collect()
         held = tracemalloc.get_traced_memory()[0]
     finally:

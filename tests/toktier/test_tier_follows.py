@@ -306,7 +306,7 @@ def test_in_quarantine_nothing_that_was_kept_is_used(
     messages += [say("assistant", "a"), say("user", "q")]
     quarantine.add(qwen3().digest, Path.APPEND, Source.SHADOW, model="m", request_id="r", at_reference=False)
     (kept,) = tier.store.sources(Ingest(written(body(*messages)), LIMITS, tier.store, "t")._keys)
-    kept.body.value["messages"][1]["content"] = kept.made.messages[1]["content"] = "wrong"  # type: ignore[union-attr]
+    kept.made.messages[1]["content"] = "wrong"  # type: ignore[union-attr]
     feed.check = False
     with monkeypatch.context() as patch:
         for name in ("follow", "set"):
@@ -346,9 +346,9 @@ def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Calla
     assert source is not None
     assert source.before is not None
     assert source.before.made is not None
-    parsed.value["messages"][1]["content"] = source.before.made.messages[1]["content"] = "wrong"
+    source.before.made.messages[1]["content"] = "wrong"
     tier.store.clear()
-    prepared = tier.prepare("t", parsed.value, source=source)
+    prepared = tier.prepare("t", parsed.outline, source=source)
     feed._check(prepared, body(*messages))
     assert not tier.store.sources(ingest._keys)
     # a body that was looked for before is not kept either: what it may have been read beside is not asked

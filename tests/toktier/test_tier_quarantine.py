@@ -75,9 +75,9 @@ def test_ids_in_quarantine_are_wrong_no_more_even_if_the_window_engine_and_the_s
     tier = make(quarantine=quarantine)
     right = Rope.follow
 
-    def wrong(rope: Rope, common: int, tail: str) -> object:
-        splice = right(rope, common, tail)
-        rope._buffer[0] ^= 1
+    def wrong(rope: Rope, common: int, parts: list[str]) -> object:
+        splice = right(rope, common, parts)
+        rope._flat.buffer[0] ^= 1
         return splice
 
     monkeypatch.setattr(Rope, "follow", wrong)

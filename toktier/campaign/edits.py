@@ -199,7 +199,7 @@ def draw(texts: Texts, subject: Subject, rope: Rope, text: str, floor: int, rng:
         new = rng.choice((texts.char(rng), texts.border(rng), rng.choice(MARKS)))
     elif family == "seam":
         # beside or on a seam between chunks: the characters that make it a cut go, or get another neighbour
-        start = max(0, min(size, rng.choice(_seams(rope) or [0]) + rng.choice((-2, -1, -1, 0, 0, 1, 1))))
+        start = max(0, min(size, rng.choice(rope.seams() or [0]) + rng.choice((-2, -1, -1, 0, 0, 1, 1))))
         end = min(size, start + rng.choice((0, 0, 1, 1, 2)))
         new = rng.choice((rng.choice(MARKS), texts.char(rng), texts.border(rng), texts.fragment(rng), ""))
     elif family == "literal":
@@ -227,7 +227,7 @@ def _place(subject: Subject, rope: Rope, text: str, rng: random.Random) -> int:
     if roll < 0.4:
         return near
     if roll < 0.7:
-        return rng.choice(_seams(rope) or [near])
+        return rng.choice(rope.seams() or [near])
     found = subject.rule.cuts(text, near, min(len(text), near + 64)).tolist()
     return rng.choice(found) if found else near
 
@@ -243,9 +243,3 @@ def _at_literal(texts: Texts, text: str, near: int, rng: random.Random) -> tuple
             end = min(len(text), start + rng.choice((0, 0, 1)))
             return start, end, rng.choice((" ", "\n", "a", literal, texts.fragment(rng), texts.piece(rng), ""))
     return near, near, texts.fragment(rng)
-
-
-def _seams(rope: Rope) -> list[int]:
-    """Where the chunks of a rope meet."""
-    found: list[int] = rope._starts[0, 1 : len(rope._texts)].tolist()
-    return found

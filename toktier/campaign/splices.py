@@ -28,7 +28,7 @@ class _ChunkLost(Rope):
     def _widened(self, gaps: list[Gap]) -> list[Gap]:
         done = super()._widened(gaps)
         last = done[-1]
-        if last.i > 0 and last.j < len(self._texts):
+        if last.i > 0 and last.j < len(self._chars) - 1:
             done[-1] = last._replace(j=last.j + 1)
         return done
 
@@ -51,11 +51,11 @@ class _SeamChanged(Rope):
 
     __slots__ = ()
 
-    def _install(self, gap: Gap, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
-        before = int(self._starts[1, gap.i])
+    def _install(self, gap: Gap, pieces: Sequence[str], counts: Sequence[int], ids: Ids) -> None:
+        before = self._tokens[gap.i]
         super()._install(gap, pieces, counts, ids)
         if before:
-            self._buffer[before - 1] ^= 1
+            self._flat.buffer[before - 1] ^= 1
 
 
 class _SuffixNotMoved(Rope):
@@ -63,11 +63,11 @@ class _SuffixNotMoved(Rope):
 
     __slots__ = ()
 
-    def _install(self, gap: Gap, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
+    def _install(self, gap: Gap, pieces: Sequence[str], counts: Sequence[int], ids: Ids) -> None:
         super()._install(gap, pieces, counts, ids)
-        start, end = int(self._starts[1, gap.i + len(pieces)]), int(self._starts[1, len(self._texts)])
+        start, end = self._tokens[gap.i + len(pieces)], self._tokens[-1]
         if gap.i and start < end:
-            self._buffer[start:end] = np.roll(self._buffer[start:end], 1)
+            self._flat.buffer[start:end] = np.roll(self._flat.buffer[start:end], 1)
 
 
 class _CountOff(Rope):
@@ -75,10 +75,10 @@ class _CountOff(Rope):
 
     __slots__ = ()
 
-    def _install(self, gap: Gap, pieces: list[str], counts: Sequence[int], ids: Ids) -> None:
+    def _install(self, gap: Gap, pieces: Sequence[str], counts: Sequence[int], ids: Ids) -> None:
         super()._install(gap, pieces, counts, ids)
         if len(pieces) > 1:
-            self._starts[1, gap.i + 1] += 1
+            self._tokens[gap.i + 1] += 1
 
 
 FAULTS: Mapping[str, type[Rope]] = {

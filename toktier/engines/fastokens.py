@@ -80,6 +80,7 @@ class FastokensEngine:
         self.unsafe = unsafe
         self.failures = 0
         """Calls that fastokens failed and the reference answered. A lower bound: counted without a lock."""
+        self._unsafe_ascii = any(map(str.isascii, unsafe))
         self._raw = raw
         self._reference = reference
 
@@ -108,7 +109,7 @@ class FastokensEngine:
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """T of each text, one after the other, and their counts. The texts are encoded on all cores."""
-        if any(character in text for character in self.unsafe for text in texts):
+        if any(map(self._is_unsafe, texts)):
             rows = [self.encode(text) for text in texts]
             return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
         try:
@@ -118,7 +119,9 @@ class FastokensEngine:
             return self._reference.encode_batch(texts)
 
     def _is_unsafe(self, text: str) -> bool:
-        return any(character in text for character in self.unsafe)
+        if not text.isascii() or self._unsafe_ascii:
+            return any(character in text for character in self.unsafe)
+        return False
 
     def _failed(self, error: BaseException, texts: Sequence[str]) -> None:
         if not is_failure(error):
@@ -166,8 +169,8 @@ class RawFastokens:
         if not texts:
             return EMPTY, np.empty(0, np.int64)
         self.begin()
-        ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
-        bounds = np.frombuffer(offsets, "<u8").astype(np.int64)
+        ids, offsets = self._tokenizer.encode_batch_flat(texts if type(texts) is list else list(texts))
+        bounds = np.frombuffer(offsets, "<i8")
         return from_bytes(ids), bounds[1:] - bounds[:-1]
 
 

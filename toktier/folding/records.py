@@ -107,8 +107,8 @@ class Record:
         self.nbytes = 0
         """That the chunks hold."""
         self.mask = np.zeros(16, np.uint64)
-        self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int64)
-        self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int64)
+        self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int32)
+        self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int32)
 
     def clone(self) -> Record:
         """An independent record. What never changes (items, values, texts) is shared."""
@@ -133,11 +133,11 @@ class Record:
             self.chunks.extend([""] * (size - old))
             self.states.extend([None] * (size - old))
             if size > len(self.mask):
-                more = max(size, 2 * len(self.mask)) - len(self.mask)
+                more = size + size // 8 + 16 - len(self.mask)
                 self.mask = np.concatenate([self.mask, np.zeros(more, np.uint64)])
                 rows = len(self.low)
-                self.low = np.concatenate([self.low, np.full((rows, more), FAR + 1, np.int64)], axis=1)
-                self.high = np.concatenate([self.high, np.full((rows, more), UNREAD, np.int64)], axis=1)
+                self.low = np.concatenate([self.low, np.full((rows, more), FAR + 1, np.int32)], axis=1)
+                self.high = np.concatenate([self.high, np.full((rows, more), UNREAD, np.int32)], axis=1)
 
     def forget(self, low: int, high: int) -> None:
         """The iterations at [low, high) did not take place."""
@@ -177,8 +177,8 @@ class Record:
             places, _, masks, lows, highs, _ = zip(*runs, strict=True)
             where = np.array(places)
             self.mask[where] = np.array(masks, np.uint64)
-            self.low[:, where] = np.array(lows, np.int64).T
-            self.high[:, where] = np.array(highs, np.int64).T
+            self.low[:, where] = np.array(lows, np.int32).T
+            self.high[:, where] = np.array(highs, np.int32).T
             return
         for place, _, mask, low, high, _ in runs:
             self.mask[place] = mask

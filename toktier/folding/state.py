@@ -243,12 +243,16 @@ class FoldState:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes that are kept beside the request's own objects."""
+        """About the bytes that are kept beside the request's own objects and the text."""
         records = self._records.values()
         return 2048 + sum(
-            one.nbytes + _PLACE_BYTES * len(one.chunks) + one.mask.nbytes + one.low.nbytes + one.high.nbytes
-            for one in records
+            _PLACE_BYTES * len(one.chunks) + one.mask.nbytes + one.low.nbytes + one.high.nbytes for one in records
         )
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the chunks' strings, whoever else holds them."""
+        return sum(one.nbytes for one in self._records.values())
 
     def clone(self) -> FoldState:
         """An independent state of the same conversation. Texts are shared; the rest costs a few microseconds a

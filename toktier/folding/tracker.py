@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 TRACKER = "\0tracker"
 """Where the context of a render holds its `Tracker`. No template can write the name."""
 
-FAR = 1 << 40
+FAR = 1 << 30
+"""Beyond every position of a list. With one more it fits the records' arrays of 32 bits."""
 UNREAD = -1
 _MISSING = object()
 
@@ -117,7 +118,7 @@ class Tracker:
         if low < self.low[slot]:
             self.low[slot] = low
         if high > self.high[slot]:
-            self.high[slot] = high
+            self.high[slot] = min(high, FAR)
 
     def admit(self, number: int, value: Any) -> None:
         """The first time in this render that a site's value is seen."""

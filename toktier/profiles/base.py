@@ -67,8 +67,9 @@ class EngineProfile(Protocol):
     ) -> RenderRequest:
         """What the engine passes to the template for ``body`` (parsed by ``json.loads``). Raises `Unrenderable`.
 
-        ``known``: messages in its runs are the very objects of another request, and what was made of them by the same
-        rules is taken over. So are the tools, where they are the very object.
+        ``known``: messages in its runs are those of another request. They need not be in ``body``: what was made of
+        them is taken over; where that was by other rules, it raises `OtherRules`. The tools are taken over where they
+        are the very object.
         """
         ...
 

@@ -38,7 +38,7 @@ from typing import Any, Final
 import orjson
 
 from toktier.errors import Unrenderable
-from toktier.known import Known, taken_over
+from toktier.known import Known, OtherRules, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
 from toktier.profiles.vllm import RESERVED_KWARGS
@@ -104,7 +104,7 @@ class SglangProfile:
         settings: ProfileSettings,
         known: Known | None = None,
     ) -> RenderRequest:
-        """Raises `Unrenderable`. Linear in the messages that are not known; strings are shared with ``body``."""
+        """Raises `Unrenderable`, `OtherRules`. Linear in what is not known; strings are shared with it."""
         check_fields(body, FIELDS)
         if not template.single:
             raise Unrenderable(Bypass.NO_TEMPLATE, "more than one chat template")
@@ -115,7 +115,9 @@ class SglangProfile:
         if type(wire) is not list or not wire:
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "messages")
         rules = (SglangProfile, shape, as_list)
-        shared, old = ((), []) if known is None or not known.by(rules) else (known.shared, known.made.messages)
+        if known is not None and not known.by(rules):
+            raise OtherRules
+        shared, old = ((), []) if known is None else (known.shared, known.made.messages)
         messages = taken_over(shared, len(wire), old, lambda index: _message(wire[index], index, as_list, shape))
         if messages[-1]["role"] == "assistant":
             raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, "the last message is the assistant's")

@@ -53,7 +53,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toktier.errors import Unrenderable
-from toktier.known import Known, gaps, taken_over
+from toktier.known import Known, OtherRules, gaps, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, check_fields
 from toktier.profiles.vllm_content import JOINER, content_of
@@ -128,7 +128,7 @@ class VllmProfile:
         settings: ProfileSettings,
         known: Known | None = None,
     ) -> RenderRequest:
-        """Raises `Unrenderable`. Linear in the messages that are not known; strings are shared with ``body``."""
+        """Raises `Unrenderable`, `OtherRules`. Linear in what is not known; strings are shared with it."""
         check_fields(body, COMMON)
         tools = self._tools(body, settings.exclude_tools_when_tool_choice_none, known)
         shape = template.shape(tools=tools is not None)
@@ -137,7 +137,7 @@ class VllmProfile:
         as_list, current = content_format == "openai", _is_current(settings.engine_version)
         rules = (VllmProfile, shape, as_list, current, settings.exclude_tools_when_tool_choice_none)
         if known is not None and not known.by(rules):
-            known = None
+            raise OtherRules
         messages = _messages(body.get("messages"), as_list, shape, current, known)
         if not shape.names_developer and _names_developer(messages, known):
             converted, wire_index = _developer_as_system(messages)

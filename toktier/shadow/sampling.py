@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toktier.reasons import FullEncode, Path
 from toktier.shadow.job import Sampled
-from toktier.traits import Traits, traits_of
+from toktier.traits import Traits, together, traits_of
 
 _SHAPES = 4096
 """Shapes remembered; the one unseen for longest goes first, and counts as new when it comes again."""
@@ -45,8 +45,9 @@ def shape_of(
     *,
     by_gpu: bool = False,
 ) -> Shape:
-    """The shape of a body that was prepared, so one with well-formed messages. ``traits``: theirs, where known."""
-    roles, contents = traits or traits_of(body["messages"])
+    """The shape of a body that was prepared, so one with well-formed messages. ``traits``: theirs, where known; else
+    the body has to hold all of them."""
+    roles, contents = traits or together(map(traits_of, body["messages"]))
     return Shape(
         path=path,
         full=full,

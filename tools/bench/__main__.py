@@ -8,7 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toktier.tokenizer import EMBEDDED
-from tools.bench import campaigns, cuts, derive, encoders, engine, full, gpu, lag, proxy, records, render, repair
+from tools.bench import (
+    campaigns,
+    cuts,
+    derive,
+    encoders,
+    engine,
+    full,
+    gpu,
+    lag,
+    memory,
+    proxy,
+    records,
+    render,
+    repair,
+)
 from tools.engine.build import EngineError
 
 CACHE = Path("var") / "bench-cache"
@@ -77,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--checkout", type=Path, default=Path(), help="folder of the proxy that is measured")
     command.add_argument("--seconds", type=float, default=lag.Plan.seconds, help="of each load")
     command.add_argument("--rate", type=float, default=lag.Plan.long_rate, help="long requests a second")
+
+    command = suite("memory", _memory, "memory account: bytes a token of kept sessions, and growth of the process")
+    command.add_argument("--tokens", type=int, nargs="+", default=list(memory.TOKENS), help="of one session")
+    command.add_argument("--texts", nargs="+", choices=list(memory.TEXTS), default=list(memory.TEXTS))
 
     command = suite("gpu", _gpu, "GPU accounts: one request host to host, bulk on the device, each kernel alone")
     _tokenizers(command)
@@ -193,6 +211,13 @@ def _lag(arguments: argparse.Namespace) -> int:
     records.write(arguments.json, rows)
     print(lag.table(rows))
     return 0
+
+
+def _memory(arguments: argparse.Namespace) -> int:
+    rows = memory.run(arguments.tokens, arguments.texts)
+    records.write(arguments.json, rows)
+    print(memory.table(rows))
+    return _beyond(memory.over_limit(rows))
 
 
 def _gpu(arguments: argparse.Namespace) -> int:

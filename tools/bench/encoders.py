@@ -98,7 +98,7 @@ class Own:
         elif not new and end == size:
             splice = rope.truncate(start)
         elif end == size:
-            splice = rope.follow(start, new)
+            splice = rope.follow(start, [new] if new else [])
         else:
             splice = rope.replace(start, end, new)
         view = rope.ids
