@@ -13,17 +13,18 @@ them holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from toktier.certificate.classes import CODE_POINTS, Mask, Probe
 from toktier.certificate.forms import FORMS, form_step
 from toktier.errors import Refusal
+from toktier.gpu.router.literals import Bytes, Places
 
 _SEPARATORS = "\n\x00\x01|"
+_NO_LEAD = 0xF8
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,30 @@ class Normal:
 
     stable: Mask
     normalize: Callable[[str], str]
+    least: int = field(init=False)
+    """No UTF-8 of a character that is not stable begins with a byte below this."""
 
-    def proven(self, text: str) -> bool:
-        """Whether all of its characters are stable, so that it is normal."""
-        return text.isascii() or bool(self.stable.take(_points(text)).all())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "least", chr(int(self.stable.argmin())).encode()[0])
+
+    def loose(self, text: Bytes) -> Places:
+        """Where characters that are not stable begin, shape ``(n,)``. ``text``: UTF-8, maybe with break bytes; without
+        such a place it is normal."""
+        at = np.flatnonzero(text >= self.least)
+        if not len(at):
+            return at
+        at = at[text.take(at) < _NO_LEAD]
+        lead, second, third, fourth = (text.take(at + k, mode="clip").astype(np.uint32) for k in range(4))
+        low = second & 63
+        two = (lead & 31) << 6 | low
+        three = (lead & 15) << 12 | low << 6 | third & 63
+        four = (lead & 7) << 18 | low << 12 | (third & 63) << 6 | fourth & 63
+        points = np.where(lead < 0xE0, two, np.where(lead < 0xF0, three, four))
+        return at[~self.stable.take(points, mode="clip")]
 
     def of(self, text: str) -> str:
         """N(text); ``text`` itself where that is normal. Holds the interpreter's lock while the normalizer works."""
-        loose = np.flatnonzero(~self.stable.take(_points(text)))
+        loose = np.flatnonzero(~self.stable.take(np.frombuffer(text.encode("utf-32-le"), "<u4")))
         if not len(loose):
             return text
         gaps = np.flatnonzero(np.diff(loose) > 1)
@@ -64,10 +81,6 @@ class Normal:
                 if len(normal) == len(regions):
                     return normal
         return list(map(self.normalize, regions))
-
-
-def _points(text: str) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le"), "<u4")
 
 
 def normal_of(spec: Mapping[str, Any] | None, normalize: Callable[[str], str] | None, probe: Probe) -> Normal | None:

@@ -122,15 +122,15 @@ class Segmenter:
         return Segments(buffer, np.flatnonzero(buffer == BREAK_BYTE), marks)
 
     def _normalised(self, normal: Normal, pieces: Sequence[str], buffer: Bytes, marks: Marks) -> tuple[Bytes, Marks]:
-        """The buffer with every segment normal. Most chunks are ASCII, which costs nothing to see."""
-        edges = [-1, *marks.at[marks.ids == _PIECE].tolist(), len(buffer)]
+        """The buffer with every segment normal."""
+        loose = normal.loose(buffer)
+        if not len(loose):
+            return buffer, marks
+        ends = marks.at[marks.ids == _PIECE]
+        edges = [-1, *ends.tolist(), len(buffer)]
         replaced: dict[int, bytes] = {}
-        for k, piece in enumerate(pieces):
-            if piece.isascii():
-                continue
-            if normal.proven(piece):
-                continue
-            if len(piece) > LONGEST_UNSTABLE:
+        for k in np.unique(ends.searchsorted(loose)).tolist():
+            if len(pieces[k]) > LONGEST_UNSTABLE:
                 raise Failed(Gpu.NOT_NORMAL)
             own = buffer[edges[k] + 1 : edges[k + 1]].tobytes()
             new = _BREAK.join(normal.of(segment.decode()).encode() for segment in own.split(_BREAK))
