@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from toktier.gpu.router.cuda import failure_of
 from toktier.gpu.router.devices import Failed
@@ -16,12 +15,11 @@ from toktier.gpu.router.jobs import Encode, Limits, Tokenizer
 from toktier.gpu.router.literals import Finder
 from toktier.gpu.router.router import Router
 from toktier.gpu.router.segments import Segmenter, Segments
-from toktier.gpu.vocabulary import BREAK_BYTE
+from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from tools.kernels.faults import Script
 
 KEY = "bytes"
-BREAK = bytes([BREAK_BYTE])
 SEGMENTER = Segmenter(Finder({}), Finder({}), None)
 
 
@@ -33,9 +31,10 @@ class ByteDevice:
     def encoder(self, _tables: object, _room: int) -> ByteDevice:
         return self
 
-    def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        parts = BREAK.join(segments).split(BREAK)
-        return np.frombuffer(b"".join(parts), np.uint8).astype(np.uint32), np.array(list(map(len, parts)), np.int64)
+    def encode_view(self, segment: bytes) -> Ids:
+        ids = np.frombuffer(bytes(segment), np.uint8).astype(np.uint32)
+        ids[ids == BREAK_BYTE] = BREAK_ID
+        return ids
 
     def failure(self, error: BaseException) -> Failed:
         return failure_of(error)
@@ -80,5 +79,5 @@ def segments(*pieces: str) -> Segments:
 def encoded(router: Router, *pieces: str) -> list[bytes]:
     """The pieces, as they come back."""
     made = segments(*pieces)
-    ids, counts = made.assembled(*router.encode(KEY, made))
+    ids, counts = made.assembled(router.encode(KEY, made))
     return [row.astype(np.uint8).tobytes() for row in np.split(ids, np.cumsum(counts)[:-1])]

@@ -35,15 +35,16 @@ class DriverError(RuntimeError):
 
 
 @cache
-def _driver() -> ctypes.CDLL:
-    library = ctypes.CDLL("libcuda.so.1")
+def _driver(quick: bool = False) -> ctypes.CDLL:
+    """The driver; for ``quick`` calls the interpreter's lock is kept: among busy threads it would be back late."""
+    library = (ctypes.PyDLL if quick else ctypes.CDLL)("libcuda.so.1")
     for name, arguments in _SIGNATURES.items():
         getattr(library, name).argtypes = arguments
     return library
 
 
-def _call(name: str, *arguments: Any) -> None:
-    driver = _driver()
+def _call(name: str, *arguments: Any, quick: bool = False) -> None:
+    driver = _driver(quick)
     code = getattr(driver, name)(*arguments)
     if code:
         text = ctypes.c_char_p()
@@ -63,7 +64,7 @@ class Graph:
         _call("cuGraphUpload", self._executable, stream.handle)
 
     def launch(self, stream: Any) -> None:
-        _call("cuGraphLaunch", self._executable, stream.handle)
+        _call("cuGraphLaunch", self._executable, stream.handle, quick=True)
 
     def close(self) -> None:
         if self._executable is not None:

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 
 from toktier.gpu.router.devices import Failed, OpenDevice, Opener, SegmentEncoder
 from toktier.gpu.tables import Tables
+from toktier.gpu.vocabulary import BREAK_BYTE
 from toktier.ids import Ids
 
-Answer = tuple[Ids, npt.NDArray[np.int64]]
-Fault = Callable[[Callable[[], Answer]], Answer]
+Fault = Callable[[Callable[[], Ids]], Ids]
 """Does something instead of a call, or with what it answers."""
 
 
 def raises(error: BaseException) -> Fault:
     """The call raises ``error``."""
 
-    def fault(_call: Callable[[], Answer]) -> Answer:
+    def fault(_call: Callable[[], Ids]) -> Ids:
         raise error
 
     return fault
@@ -35,19 +32,18 @@ def raises(error: BaseException) -> Fault:
 def hangs(until: threading.Event) -> Fault:
     """The call comes back when ``until`` is set."""
 
-    def fault(call: Callable[[], Answer]) -> Answer:
+    def fault(call: Callable[[], Ids]) -> Ids:
         until.wait()
         return call()
 
     return fault
 
 
-def wrong(call: Callable[[], Answer]) -> Answer:
+def wrong(call: Callable[[], Ids]) -> Ids:
     """The last ID of the call's answer is another one."""
-    ids, counts = call()
-    ids = ids.copy()
+    ids = call().copy()
     ids[-1] ^= 1
-    return ids, counts
+    return ids
 
 
 @dataclass
@@ -60,7 +56,7 @@ class Script:
     opened: int = 0
     """How often a device was opened."""
     launches: list[int] = field(default_factory=list)
-    """Texts of each call."""
+    """Segments of each call."""
     devices: list[OpenDevice] = field(default_factory=list)
     """What was opened, without the script."""
 
@@ -91,12 +87,12 @@ class _Encoder:
     def __init__(self, script: Script, encoder: SegmentEncoder) -> None:
         self._script, self._encoder = script, encoder
 
-    def encode_batch(self, segments: Sequence[bytes]) -> Answer:
-        self._script.launches.append(len(segments))
+    def encode_view(self, segment: bytes) -> Ids:
+        self._script.launches.append(bytes(segment).count(BREAK_BYTE) + 1)
         fault = self._script.calls.popleft() if self._script.calls else None
         if fault is None:
-            return self._encoder.encode_batch(segments)
-        return fault(lambda: self._encoder.encode_batch(segments))
+            return self._encoder.encode_view(segment)
+        return fault(lambda: self._encoder.encode_view(segment))
 
     def close(self) -> None:
         self._encoder.close()

@@ -9,7 +9,6 @@ import ctypes
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router.cuda import failure_of
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.tables import ARRAYS, Tables
-from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 
 SOURCES = Path(__file__).resolve().parents[2] / "cuda_src"
@@ -118,15 +116,14 @@ class HostEncoder:
     shape: str
     room: int
 
-    def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        text = bytes([BREAK_BYTE]).join(segments)
+    def encode_view(self, segment: bytes) -> Ids:
+        text = bytes(segment)
         if len(text) > self.room:
             raise ValueError("longer than a launch")
         ids = self.core.encode(self.tables, text, self.shape).ids
         if ids is None:
             raise KernelFault("a piece was not encoded")
-        breaks = np.flatnonzero(ids == BREAK_ID)
-        return np.delete(ids, breaks), np.diff(np.concatenate([[-1], breaks, [len(ids)]])) - 1
+        return ids
 
     def close(self) -> None:
         """Nothing is held."""

@@ -174,18 +174,25 @@ class Run:
 
     def wall(self, rounds: int) -> None:
         for size in SIZES:
-            texts = [corpus(seed, size) for seed in range(4)]
-            count = max(4, min(rounds, 40_000_000 // size))
-            for engine, encoder in (("gpu", self.both), ("cpu", self.cpu)):
-                times, used = [], Counter[str]()
-                for k in range(count + 2):
-                    rope = Rope(encoder)
-                    started = time.perf_counter_ns()
-                    splice = rope.set(texts[k % 4])
-                    times.append(time.perf_counter_ns() - started)
-                    used[str(splice.gpu)] += 1
-                self.rows.append(record("session start", engine, self.folder.name, size, times[2:]))
-                say(f"{self.folder.name} wall {size:,} {engine}: {self.rows[-1].p50_us:,.0f} us {dict(used)}")
+            fresh = [corpus(100 + seed, size) for seed in range(max(3, min(12, 6_000_000 // size)))]
+            steady = fresh[:1] * max(4, min(rounds, 40_000_000 // size))
+            line = f"{self.folder.name} wall {size:,}:"
+            Rope(self.both).set(corpus(99, size))  # buffers
+            for case, texts in (("fresh", fresh), ("steady", steady)):
+                for engine, encoder in (("gpu", self.both), ("cpu", self.cpu)):
+                    times, used = [], Counter[str]()
+                    for text in texts:
+                        rope = Rope(encoder)
+                        started = time.perf_counter_ns()
+                        splice = rope.set(text)
+                        times.append(time.perf_counter_ns() - started)
+                        used[str(splice.gpu)] += 1
+                    self.rows.append(record(f"session start, {case}", engine, self.folder.name, size, times))
+                    line += f" {case} {engine} {self.rows[-1].p50_us:,.0f}"
+                    if engine == "gpu" and set(used) != {"used"}:
+                        line += str(dict(used))
+            say(line + " us")
+            texts = fresh
             if size <= 1_000_000:
                 started = time.perf_counter_ns()
                 self.tokenizer.reference.encode(texts[0])
@@ -207,7 +214,7 @@ class Run:
             at.append(time.perf_counter_ns())
             answered = router.encode(self.gpu.shared.key, made)
             at.append(time.perf_counter_ns())
-            made.assembled(*answered)
+            made.assembled(answered)
             at.append(time.perf_counter_ns())
             for name, a, b in zip(laps, at, at[1:], strict=False):
                 laps[name].append(b - a)
@@ -254,7 +261,6 @@ class Run:
         text = corpus(9, 300_000)
         want = self.tokenizer.reference.encode(text)
         go = threading.Event()
-        threading.Timer(2.0 + self.engines.router.limits.timeout_s, go.set).start()
         lost = DriverError("cuStreamSynchronize", "CUDA_ERROR_LAUNCH_FAILED")
         memory = DriverError("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY")
         for name, fault in (
@@ -263,6 +269,8 @@ class Run:
             ("lost", raises(lost)),
             ("hang", hangs(go)),
         ):
+            if name == "hang":
+                threading.Timer(2.0 + self.engines.router.limits.timeout_s, go.set).start()
             self.script.calls.append(fault)
             self.tell(name, self.compare(text, want), want, text)
         before, self.script.calls = self.bad, self.script.calls.__class__([wrong])
@@ -335,6 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rivals", type=int, default=28)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each path under load")
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--from-chars", type=int, default=1, help="0: measured, as the server does")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--host", action="store_true", help="the core by g++ in a GPU's place; no steps that need one")
     arguments = parser.parse_args(argv)
@@ -342,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     core_ = core(Path(".cache") / "gpu-core") if arguments.host else None
     script = Script(CudaDevice if core_ is None else lambda _: HostDevice(core_))
     router = Router(script, [0], Limits(timeout_s=2.0 if core_ is None else 30.0))
-    engines = Engines(router, from_chars=0 if core_ is None else 1)
+    engines = Engines(router, from_chars=arguments.from_chars)
     runs: list[Run] = []
     with multiprocessing.get_context("spawn").Pool(max(1, (os.cpu_count() or 2) - 2)) as pool:
         for folder in arguments.tokenizers:

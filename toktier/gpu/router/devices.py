@@ -6,12 +6,9 @@ put the device core compiled by g++ in their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from toktier.gpu.tables import Tables
 from toktier.ids import Ids
@@ -45,9 +42,9 @@ class State(StrEnum):
 class SegmentEncoder(Protocol):
     """One tokenizer on one device."""
 
-    def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """The IDs of each segment, one after the other, and their counts. What is given may hold breaks: they part
-        segments as the ends of ``segments`` do. Raises anything."""
+    def encode_view(self, segment: bytes) -> Ids:
+        """The IDs of segments with break bytes between them, `toktier.gpu.vocabulary.BREAK_ID` for each of these. What
+        comes back may be overwritten by the next call. Raises anything."""
         ...
 
     def close(self) -> None:

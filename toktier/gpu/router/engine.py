@@ -112,7 +112,7 @@ class GpuEngine:
             raise Failed(standing)
         with router.coming():
             segments = segmenter.segments(pieces)
-        return segments.assembled(*router.encode(shared.key, segments))
+        return segments.assembled(router.encode(shared.key, segments))
 
 
 class Engines:
@@ -252,7 +252,7 @@ class Trial:
 
     def _device(self, encode: Encode, pieces: Sequence[str]) -> tuple[Ids, list[int]]:
         segments = self.segmenter.segments(pieces)
-        return segments.assembled(*encode([segments.buffer.tobytes()]))
+        return segments.assembled(encode(segments.buffer.tobytes()).copy())
 
 
 def _time(call: Callable[[Sequence[str]], object], texts: Sequence[Sequence[str]]) -> list[int]:

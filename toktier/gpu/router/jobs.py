@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.literals import Bytes
@@ -16,8 +13,8 @@ from toktier.ids import Ids
 
 FIRST_RETRY_S = 1.0
 
-Answer = tuple[Ids, npt.NDArray[np.int64]]
-Encode = Callable[[Sequence[bytes]], Answer]
+Encode = Callable[[bytes], Ids]
+"""See `toktier.gpu.router.devices.SegmentEncoder.encode_view`."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,13 @@ class Job:
         """``raw``: ``count`` segments with breaks between them."""
         self.key, self.raw, self.count = key, raw, count
         self.done = threading.Event()
-        self.answer: Answer | None = None
+        self.answer: Ids | None = None
+        """With `toktier.gpu.vocabulary.BREAK_ID` for each break."""
         self.failed: Failed | None = None
         self.started: float | None = None
         """`time.monotonic` when the launch began that it is part of."""
 
-    def end(self, answer: Answer | None, failed: Failed | None = None) -> None:
+    def end(self, answer: Ids | None, failed: Failed | None = None) -> None:
         if not self.done.is_set():
             self.answer, self.failed = answer, failed
             self.done.set()

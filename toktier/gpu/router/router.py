@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from toktier.gpu.router.devices import Failed, Opener, State
 from toktier.gpu.router.jobs import Job, Limits, Tokenizer
 from toktier.gpu.router.segments import Segments
 from toktier.gpu.router.worker import Worker
-from toktier.ids import EMPTY, Ids
+from toktier.gpu.vocabulary import BREAK_ID
+from toktier.ids import Ids
 from toktier.reasons import Gpu
+
+_BREAK: Ids = np.array([BREAK_ID], np.uint32)
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class Router:
             return None
         return min((self._why_not(worker, key) for worker in self.workers), key=lambda why: why is not Gpu.LOADING)
 
-    def encode(self, key: str, segments: Segments) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """The IDs of the segments, one after the other, and their counts. Raises `Failed`."""
+    def encode(self, key: str, segments: Segments) -> Ids:
+        """The IDs of the segments, one after the other, with `toktier.gpu.vocabulary.BREAK_ID` for each break. Raises
+        `Failed`."""
         usable = [worker for worker in self.workers if key in worker.serves]
         if not usable:
             raise Failed(Gpu.PAUSED)
@@ -125,7 +128,8 @@ class Router:
             raise
         if len(answers) == 1:
             return answers[0]
-        return np.concatenate([EMPTY, *(ids for ids, _ in answers)]), np.concatenate([own for _, own in answers])
+        joined = [part for ids in answers for part in (_BREAK, ids)]
+        return np.concatenate(joined[1:])
 
     def count(self, outcome: Gpu, chars: int) -> None:
         """A text of so many characters was encoded here, or not."""

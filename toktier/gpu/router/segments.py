@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from toktier.certificate.classes import Probe
 from toktier.engines.base import Reference
@@ -25,8 +24,8 @@ from toktier.errors import CannotEncode, Refusal
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.literals import Bytes, Finder, Found, Places, TooMany
 from toktier.gpu.router.normal import Normal, normal_of
-from toktier.gpu.vocabulary import BREAK_BYTE
-from toktier.ids import Ids
+from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
+from toktier.ids import EMPTY, Ids
 from toktier.reasons import Gpu
 
 LONGEST = 500_000
@@ -34,64 +33,75 @@ LONGEST = 500_000
 LONGEST_UNSTABLE = 65_536
 """Characters of a chunk that is to be normalised: that holds the interpreter's lock for a millisecond."""
 _BREAK = bytes([BREAK_BYTE])
-_PIECE = -1
+_PIECE, _REST = -1, -2
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What breaks stand for, in order: `_PIECE` for the end of a chunk, else a literal's ID. Shape ``(n,)`` each."""
+    """All breaks, in order: where each stands in the buffer, and what for: `_PIECE` is the end of a chunk, `_REST` a
+    byte of a literal but its first, for which the literal's ID stands. Shape ``(n,)`` each."""
 
     at: Places
-    """Bytes of the buffer; of a literal, the first one."""
     ids: Places
 
-    def with_(self, found: Found) -> Marks:
-        at = np.concatenate([self.at, found.starts])
+    def with_(self, found: Found, at: Places) -> Marks:
+        """With the bytes ``at`` of what was found."""
+        ids = np.full(len(at), _REST, np.int64)
+        ids[np.cumsum(found.lengths) - found.lengths] = found.ids
+        if not len(self.at):
+            return Marks(at, ids)
+        at = np.concatenate([self.at, at])
         order = np.argsort(at, kind="stable")
-        return Marks(at[order], np.concatenate([self.ids, found.ids])[order])
+        return Marks(at[order], np.concatenate([self.ids, ids])[order])
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The text of segments of some chunks. ``breaks``: where break bytes stand; ``marks`` are some of them."""
+    """The text of segments of some chunks."""
 
     buffer: Bytes
-    breaks: Places
     marks: Marks
 
     @property
     def count(self) -> int:
         """Segments, empty ones too."""
-        return len(self.breaks) + 1
+        return len(self.marks.at) + 1
 
     def parts(self, most: int) -> list[tuple[Bytes, int]] | None:
         """The text in parts of at most ``most`` bytes, cut at breaks, and the segments of each; None where a segment is
         longer.
         """
-        size = len(self.buffer)
+        size, breaks = len(self.buffer), self.marks.at
         if size <= most:
             return [(self.buffer, self.count)]
         found: list[tuple[Bytes, int]] = []
         start = first = 0
         while size - start > most:
-            after = int(np.searchsorted(self.breaks, start + most, side="right"))
+            after = int(np.searchsorted(breaks, start + most, side="right"))
             if after == first:
                 return None
-            end = int(self.breaks[after - 1])
+            end = int(breaks[after - 1])
             found.append((self.buffer[start:end], after - first))
             start, first = end + 1, after
         return [*found, (self.buffer[start:], self.count - first)]
 
-    def assembled(self, ids: Ids, counts: npt.NDArray[np.int64]) -> tuple[Ids, list[int]]:
-        """The IDs of the chunks, one after the other, and their counts. ``counts``: IDs of each segment."""
-        numbers = np.searchsorted(self.breaks, self.marks.at)
-        before = np.cumsum(counts)[numbers]
-        literal = self.marks.ids != _PIECE
-        if literal.any():
-            ids = np.insert(ids, before[literal], self.marks.ids[literal].astype(np.uint32))
-            before = before + np.cumsum(literal)
-        edges = np.concatenate([[0], before[~literal], [len(ids)]])
-        return ids, np.diff(edges).tolist()
+    def assembled(self, told: Ids) -> tuple[Ids, list[int]]:
+        """The IDs of the chunks, one after the other, and their counts. ``told``: the IDs of the segments, with
+        `BREAK_ID` for each break; it is written to. Raises `Failed` where it has other breaks."""
+        breaks = np.flatnonzero(told == BREAK_ID)
+        marks = self.marks.ids
+        if len(breaks) != len(marks):
+            raise Failed(Gpu.INTERNAL_ERROR, "the device told of other segments than it was given")
+        literal = marks >= 0
+        told[breaks[literal]] = marks[literal]
+        gone = breaks[~literal]
+        starts, ends = np.concatenate([[0], gone + 1]), np.concatenate([gone, [len(told)]])
+        some = ends > starts
+        runs = zip(starts[some].tolist(), ends[some].tolist(), strict=True)
+        ids = np.concatenate([EMPTY, *(told[a:b] for a, b in runs)])
+        before = gone - np.arange(len(gone))  # IDs before each break that is gone
+        edges = before[marks[~literal] == _PIECE]
+        return ids, np.diff(np.concatenate([[0], edges, [len(ids)]])).tolist()
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Segmenter:
             marks = _cut_out(buffer, marks, self.later)
         except TooMany:
             raise Failed(Gpu.MANY_LITERALS) from None
-        return Segments(buffer, np.flatnonzero(buffer == BREAK_BYTE), marks)
+        return Segments(buffer, marks)
 
     def _normalised(self, normal: Normal, pieces: Sequence[str], buffer: Bytes, marks: Marks) -> tuple[Bytes, Marks]:
         """The buffer with every segment normal."""
@@ -138,10 +148,9 @@ class Segmenter:
                 replaced[k] = new
         if not replaced:
             return buffer, marks
-        numbers = np.searchsorted(np.flatnonzero(buffer == BREAK_BYTE), marks.at)
         parts: list[Any] = [replaced.get(k, buffer[edges[k] + 1 : edges[k + 1]]) for k in range(len(pieces))]
         buffer = np.frombuffer(bytearray(_BREAK).join(parts), np.uint8)
-        return buffer, Marks(np.flatnonzero(buffer == BREAK_BYTE)[numbers], marks.ids)
+        return buffer, Marks(np.flatnonzero(buffer == BREAK_BYTE), marks.ids)
 
 
 def _cut_out(buffer: Bytes, marks: Marks, finder: Finder) -> Marks:
@@ -151,8 +160,9 @@ def _cut_out(buffer: Bytes, marks: Marks, finder: Finder) -> Marks:
         return marks
     total = int(found.lengths.sum())
     shifts = found.starts - np.concatenate([[0], np.cumsum(found.lengths)[:-1]])
-    buffer[np.repeat(shifts, found.lengths) + np.arange(total)] = BREAK_BYTE
-    return marks.with_(found)
+    at = np.repeat(shifts, found.lengths) + np.arange(total)
+    buffer[at] = BREAK_BYTE
+    return marks.with_(found, at)
 
 
 def segmenter_of(spec: Mapping[str, Any], reference: Reference, cache_dir: Path | None) -> Segmenter:

@@ -20,12 +20,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import structlog
 
 from toktier.gpu.router.devices import FINAL, Failed, OpenDevice, Opener, SegmentEncoder, State
-from toktier.gpu.router.jobs import Answer, Job, Limits, Tally, Tokenizer
+from toktier.gpu.router.jobs import Job, Limits, Tally, Tokenizer
+from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
+from toktier.ids import Ids
 from toktier.reasons import Gpu
 
 LAST_RETRY_S = 300.0
@@ -33,6 +37,8 @@ SMALL = 64 << 10
 """Bytes of a launch for which there is memory, or the device is of no use."""
 STEADY_S = 60.0
 """A device that works for so long counts as one that has not failed."""
+
+MISCOUNTED = "the device told of other segments than it was given"
 
 _log = structlog.get_logger("toktier.gpu")
 
@@ -115,7 +121,7 @@ class Worker:
             self._queued += size
             self._change.notify_all()
 
-    def wait(self, job: Job) -> Answer:
+    def wait(self, job: Job) -> Ids:
         """Its answer. Raises `Failed`, also where it waits for its turn, or for the device, longer than the limit."""
         limit = self.limits.timeout_s
         if not job.done.wait(limit):
@@ -248,7 +254,7 @@ class Worker:
             key = tokenizer.key
             try:
                 encoder = device.encoders[key] = device.opened.encoder(tokenizer.tables, self.limits.max_bytes)
-                tokenizer.accept(encoder.encode_batch)
+                tokenizer.accept(encoder.encode_view)
             except BaseException as error:
                 failed = device.opened.failure(error)
                 alone = failed.reason is Gpu.OUT_OF_MEMORY and len(device.encoders) > 1
@@ -331,13 +337,13 @@ class Worker:
         elif time.monotonic() - self._ok_since > STEADY_S:
             self._wait_s = self.limits.first_retry_s
 
-    def _answers(self, encoder: SegmentEncoder, batch: list[Job]) -> tuple[list[Answer | Failed], Failed | None]:
+    def _answers(self, encoder: SegmentEncoder, batch: list[Job]) -> tuple[list[Ids | Failed], Failed | None]:
         """Those of the first jobs of ``batch``, and what became of the others, if there are any.
 
         A fault that one text has caused (`Gpu.KERNEL_FAULT`) is the answer for that text alone.
         """
         assert self._device is not None
-        found: list[Answer | Failed] = []
+        found: list[Ids | Failed] = []
         groups = [batch]
         while groups:
             group = groups.pop(0)
@@ -377,17 +383,14 @@ class Worker:
             device.opened.close()
 
 
-def _encoded(encoder: SegmentEncoder, batch: list[Job]) -> list[Answer]:
-    """Each job's part of one launch."""
-    ids, counts = encoder.encode_batch([cast(Any, job.raw) for job in batch])
-    if len(counts) != sum(job.count for job in batch) or int(counts.sum()) != len(ids):
-        raise Failed(Gpu.INTERNAL_ERROR, "the device told of other segments than it was given")
-    found = []
-    segment = token = 0
-    for job in batch:
-        own = counts[segment : segment + job.count]
-        size = int(own.sum())
-        found.append((ids[token : token + size], own))
-        segment += job.count
-        token += size
-    return found
+def _encoded(encoder: SegmentEncoder, batch: list[Job]) -> list[Ids]:
+    """Each job's part of one launch; copies."""
+    if len(batch) == 1:
+        return [encoder.encode_view(cast(Any, batch[0].raw)).copy()]
+    ids = encoder.encode_view(bytes([BREAK_BYTE]).join(cast(Any, [job.raw for job in batch])))
+    breaks = np.flatnonzero(ids == BREAK_ID)
+    last = np.cumsum([job.count for job in batch]) - 1  # the break behind each job
+    if len(breaks) != last[-1]:
+        raise Failed(Gpu.INTERNAL_ERROR, MISCOUNTED)
+    edges = [-1, *breaks[last[:-1]].tolist(), len(ids)]
+    return [ids[a + 1 : b].copy() for a, b in pairwise(edges)]

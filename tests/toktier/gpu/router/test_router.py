@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.byte_device import KEY, ByteDevice, encoded, routing, segments, until
+from tests.support.byte_device import KEY, ByteDevice, encoded, routing, until
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router.devices import FINAL, Failed, State
 from toktier.gpu.router.jobs import Encode, Tokenizer
 from toktier.gpu.router.router import Router
+from toktier.gpu.vocabulary import BREAK_ID
+from toktier.ids import Ids
 from toktier.reasons import Gpu
 from tools.kernels.faults import Fault, Script, hangs, raises, wrong
 
@@ -116,14 +118,13 @@ def test_requests_go_round_and_leave_out_a_device_that_is_busy() -> None:
     [
         (raises(LOST), Gpu.DEVICE_LOST),
         (raises(ZeroDivisionError()), Gpu.INTERNAL_ERROR),
-        (lambda call: (call()[0][:-1], call()[1]), Gpu.INTERNAL_ERROR),
     ],
 )
 def test_a_device_that_fails_is_opened_and_checked_again(fault: Fault, want: Gpu) -> None:
     checks: list[int] = []
 
     def accept(encode: Encode) -> None:
-        checks.append(len(encode([b"check"])[0]))
+        checks.append(len(encode(b"check")))
 
     with routing(accept=accept) as (router, (script,)):
         script.opens.append(Failed(Gpu.DEVICE_LOST))  # the first trial fails, too
@@ -295,7 +296,17 @@ def test_the_end_is_told_to_what_waits() -> None:
         assert (router.refuses(KEY), router.states()[0].state) == (Gpu.CLOSED, State.CLOSED)
 
 
-def test_segments_of_one_launch_are_counted() -> None:
-    with routing() as (router, (script,)):
-        script.calls.append(lambda call: (call()[0], call()[1][:-1]))
-        assert reason(lambda: router.encode(KEY, segments("a", "b"))) is Gpu.INTERNAL_ERROR
+def test_segments_of_a_launch_are_counted() -> None:
+    def fewer(call: Callable[[], Ids]) -> Ids:
+        ids = call()
+        return ids[ids != BREAK_ID]
+
+    with routing() as (router, (script,)), ThreadPoolExecutor(8) as pool:
+        script.calls.append(fewer)
+        assert reason(lambda: encoded(router, "a", "b")) is Gpu.INTERNAL_ERROR
+        held = Held(router, script, pool)
+        asked = held.queue(router, pool, ["a", "b"])
+        script.calls.append(fewer)
+        held.go.set()
+        assert {reason(future.result) for future in asked} == {Gpu.INTERNAL_ERROR}
+        assert router.workers[0].reason is Gpu.INTERNAL_ERROR

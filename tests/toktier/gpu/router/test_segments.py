@@ -18,7 +18,7 @@ from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.literals import Finder
 from toktier.gpu.router.normal import normal_of
 from toktier.gpu.router.segments import Segmenter, Segments, segmenter_of
-from toktier.gpu.vocabulary import BREAK_BYTE
+from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from toktier.reasons import Gpu
 
@@ -59,15 +59,15 @@ def by_hand(piece: str, composing: bool) -> list[int]:
     return ids
 
 
-def device(made: Segments) -> tuple[Ids, np.ndarray]:
-    parts = [part.tobytes().split(bytes([BREAK_BYTE])) for part, _ in made.parts(1 << 20) or ()]
-    flat = [segment for part in parts for segment in part]
-    return np.frombuffer(b"".join(flat), np.uint8).astype(np.uint32), np.array(list(map(len, flat)))
+def device(made: Segments) -> Ids:
+    ids = made.buffer.astype(np.uint32)
+    ids[ids == BREAK_BYTE] = BREAK_ID
+    return ids
 
 
 def encoded(one: Segmenter, pieces: Sequence[str]) -> list[list[int]]:
     made = one.segments(pieces)
-    ids, counts = made.assembled(*device(made))
+    ids, counts = made.assembled(device(made))
     assert ids.dtype == np.uint32
     return [row.tolist() for row in np.split(ids, np.cumsum(counts)[:-1])]
 
