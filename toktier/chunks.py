@@ -24,6 +24,7 @@ Where there is a GPU it is asked first, for all chunks at once; whatever keeps i
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,10 @@ class GpuPath(Protocol):
     def encode(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]] | Gpu:
         """The IDs of each chunk, one after the other, and the counts; or why there are none. Raises nothing but
         `UnicodeEncodeError`, on a lone surrogate."""
+        ...
+
+    def cpu_took(self, why: Gpu, chars: int, ns: int) -> None:
+        """What it said ``why`` to was encoded by the CPU, in so many nanoseconds."""
         ...
 
 
@@ -189,7 +194,11 @@ class ChunkEncoder:
         asked = None if self.gpu is None or self.rule is None else self.gpu.encode(pieces)
         if isinstance(asked, tuple):
             return Encoded(*asked, Gpu.USED)
-        return Encoded(*self._by_cpu(pieces), asked)
+        started = time.perf_counter_ns()
+        made = Encoded(*self._by_cpu(pieces), asked)
+        if self.gpu is not None and asked is Gpu.SLOWER:
+            self.gpu.cpu_took(asked, sum(map(len, pieces)), time.perf_counter_ns() - started)
+        return made
 
     def _by_cpu(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
         engine = self.window if self.rule is not None else self.reference

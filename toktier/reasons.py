@@ -105,7 +105,7 @@ GPU_HELP: dict[Gpu, str] = {
     Gpu.LOADING: "tables are being made, or a device is being opened and checked",
     Gpu.REFUSED: "the kernels have no rule for a part of the tokenizer; the log names it",
     Gpu.SELF_CHECK: "the GPU's IDs of some text were not the reference's when it was checked; a fault of TokTier",
-    Gpu.SLOWER: "the GPU was no faster than the CPU at any size when both were measured",
+    Gpu.SLOWER: "the GPU was no faster than the CPU, at any size when both were measured, or for the last texts",
     Gpu.QUARANTINED: "IDs from a GPU were wrong; an operator must look",
     Gpu.SMALL: "the text is below the size from which the GPU is faster",
     Gpu.TOO_LARGE: "a stretch between two cuts is larger than one launch takes (`gpu.max_bytes`)",

@@ -24,6 +24,7 @@ from toktier.chunks import ChunkEncoder
 from toktier.errors import CannotEncode, Refusal, UnusableFile, is_failure
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.jobs import Encode, Tokenizer
+from toktier.gpu.router.pace import Pace
 from toktier.gpu.router.router import Router
 from toktier.gpu.router.segments import Segmenter, segmenter_of
 from toktier.gpu.tables import tables_of
@@ -50,6 +51,8 @@ class Shared:
     refused: Gpu | None = None
     from_chars: int | None = None
     """Texts below are not worth it; None while that is not known."""
+    pace: Pace | None = None
+    """Where the size was measured; where it was given, long texts always go to the GPU."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -87,9 +90,12 @@ class GpuEngine:
         """
         chars = sum(map(len, pieces))
         outcome = Gpu.INTERNAL_ERROR
+        started = time.perf_counter_ns()
         try:
             made = self._encode(pieces, chars)
             outcome = Gpu.USED
+            if self.shared.pace is not None:
+                self.shared.pace.took(True, chars, time.perf_counter_ns() - started)
             return made
         except Failed as failed:
             outcome = failed.reason
@@ -103,6 +109,11 @@ class GpuEngine:
             self.router.count(outcome, chars)
         return outcome
 
+    def cpu_took(self, why: Gpu, chars: int, ns: int) -> None:
+        """What it said ``why`` to was encoded by the CPU, in so many nanoseconds."""
+        if self.shared.pace is not None and why is Gpu.SLOWER:
+            self.shared.pace.took(False, chars, ns)
+
     def _encode(self, pieces: Sequence[str], chars: int) -> tuple[Ids, list[int]]:
         shared, router = self.shared, self.router
         least, segmenter = shared.from_chars, shared.segmenter
@@ -110,6 +121,8 @@ class GpuEngine:
             raise Failed(Gpu.SMALL)
         if (standing := self.standing) is not Gpu.USED or segmenter is None:
             raise Failed(standing)
+        if shared.pace is not None and not shared.pace.gpu_next():
+            raise Failed(Gpu.SLOWER)
         with router.coming():
             segments = segmenter.segments(pieces)
         return segments.assembled(router.encode(shared.key, segments))
@@ -177,6 +190,7 @@ class Engines:
                 return
             with own.lock:
                 if own.from_chars is None:
+                    own.pace = None if self._from_chars else Pace()
                     own.from_chars = self._from_chars or trial.from_chars(encode)
                     _log.info(
                         "gpu_tokenizer",

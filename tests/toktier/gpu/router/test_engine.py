@@ -25,6 +25,7 @@ from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router import engine as module
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.engine import Trial
+from toktier.gpu.router.pace import EVERY, Pace
 from toktier.gpu.router.segments import segmenter_of
 from toktier.ids import EMPTY, Ids
 from toktier.reasons import FullEncode, Gpu
@@ -218,6 +219,24 @@ def test_the_crossover_is_where_the_device_becomes_faster(monkeypatch: pytest.Mo
     times[:] = reversed([[2], [2]])
     with pytest.raises(Failed, match="slower"):
         trial.from_chars(encode)
+
+
+def test_a_device_that_is_slower_than_the_cpu_gets_few_texts(gpu: HostGpu) -> None:
+    tokenizer, encoder = of(gpu)
+    shared = gpu.engine(tokenizer, qwen3_files()).shared
+    shared.pace = Pace()
+    shared.pace.took(True, 1, 1 << 40)
+    try:
+        told = []
+        for _ in range(3 * EVERY):
+            made = encoder.encode([PROSE])
+            assert made.ids.tolist() == tokenizer.reference.encode(PROSE).tolist()
+            told.append(made.gpu)
+        assert told[: EVERY - 1] == [Gpu.USED] * (EVERY - 1)  # what the CPU takes is not known yet
+        assert told[EVERY - 1] is Gpu.SLOWER
+        assert told[EVERY:].count(Gpu.USED) == 2
+    finally:
+        shared.pace = None
 
 
 def test_a_tokenizer_that_has_no_tables_is_refused_by_name() -> None:
