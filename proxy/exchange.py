@@ -39,7 +39,7 @@ INLINE_BYTES = 64 << 10
 """Larger bodies are parsed, checked and written in a thread."""
 INLINE_S = 0.002
 """And so are those that take longer than this, in seconds: some bytes are parsed twenty times as slowly as others."""
-BESIDE_BYTES = 4 << 20
+BESIDE_BYTES = 16 << 20
 """A body up to this size is compared with an earlier one at once: a tenth of a millisecond for a million bytes."""
 
 Member = tuple[str, Sequence[bytes]]

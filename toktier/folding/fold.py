@@ -84,6 +84,11 @@ class Runner:
         known = record is not None and record.keys == keys
         if record is None or not known:
             record = Record(plan, keys)
+        elif record.items is items and record.broke is None and not (keys or plan.sites or plan.lookups):
+            # Nothing but the items is read, and they are what they were: the loop over the tools, in most templates.
+            change = self.changes[plan.number] = Change(record, items, record.slots, record.outer)
+            change.values = record.values
+            return change, backwards
         slots, values, outer = self._sites(plan, record, items, evaluated)
         change = Change(record, items, slots, outer)
         walk = _Walk(self, plan, change, body, backwards, cells)
