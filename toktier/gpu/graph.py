@@ -37,7 +37,8 @@ class DriverError(RuntimeError):
 @cache
 def _driver(quick: bool = False) -> ctypes.CDLL:
     """The driver; for ``quick`` calls the interpreter's lock is kept: among busy threads it would be back late."""
-    library = (ctypes.PyDLL if quick else ctypes.CDLL)("libcuda.so.1")
+    kind = ctypes.PyDLL if quick else ctypes.CDLL
+    library: ctypes.CDLL = kind("libcuda.so.1")
     for name, arguments in _SIGNATURES.items():
         getattr(library, name).argtypes = arguments
     return library

@@ -107,7 +107,7 @@ def test_a_text_without_cuts_goes_to_the_device_too(gpu: HostGpu) -> None:
     text = "ab" * 50_000
     rope = Rope(encoder)
     splice = rope.set(text)
-    assert (splice.gpu, splice.full, len(rope.pieces())) == (Gpu.USED, FullEncode.NO_SESSION, 1)
+    assert (splice.gpu, splice.full, rope.seams()) == (Gpu.USED, FullEncode.NO_SESSION, [])
     assert rope.ids.tolist() == tokenizer.reference.encode(text).tolist()
 
 
