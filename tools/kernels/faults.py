@@ -7,6 +7,7 @@ already, since the checks at the start are calls like any other.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class Script:
     """How often a device was opened."""
     launches: list[int] = field(default_factory=list)
     """Segments of each call."""
+    times: list[int] = field(default_factory=list)
+    """Nanoseconds of the calls that had no fault."""
     devices: list[OpenDevice] = field(default_factory=list)
     """What was opened, without the script."""
 
@@ -91,7 +94,10 @@ class _Encoder:
         self._script.launches.append(bytes(segment).count(BREAK_BYTE) + 1)
         fault = self._script.calls.popleft() if self._script.calls else None
         if fault is None:
-            return self._encoder.encode_view(segment)
+            started = time.perf_counter_ns()
+            ids = self._encoder.encode_view(segment)
+            self._script.times.append(time.perf_counter_ns() - started)
+            return ids
         return fault(lambda: self._encoder.encode_view(segment))
 
     def close(self) -> None:

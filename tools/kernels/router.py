@@ -205,7 +205,7 @@ class Run:
         """Where the time of one text goes, in microseconds."""
         segmenter, router = self.gpu.shared.segmenter, self.engines.router
         assert segmenter is not None
-        laps: dict[str, list[int]] = {"cut": [], "segments": [], "device": [], "assemble": []}
+        laps: dict[str, list[int]] = {"cut": [], "segments": [], "device": [], "assemble": [], "call": []}
         for _ in range(12):
             at = [time.perf_counter_ns()]
             pieces = self.cpu.pieces(text, True)
@@ -218,6 +218,7 @@ class Run:
             at.append(time.perf_counter_ns())
             for name, a, b in zip(laps, at, at[1:], strict=False):
                 laps[name].append(b - a)
+            laps["call"].append(self.script.times[-1])  # of "device": within the launcher
         self.told["parts_us"] = {name: round(sorted(own)[6] / 1000) for name, own in laps.items()}
         say(f"{self.folder.name} parts of 1 M: {self.told['parts_us']} us")
 
