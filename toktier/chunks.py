@@ -202,7 +202,11 @@ class ChunkEncoder:
 
     def _by_cpu(self, pieces: Sequence[str]) -> tuple[Ids, Sequence[int]]:
         engine = self.window if self.rule is not None else self.reference
-        if len(pieces) == 1 or sum(map(len, pieces)) < self.shortcuts.all_cores_from:
+        size = sum(map(len, pieces))
+        if len(pieces) == 1 or size < self.shortcuts.all_cores_from:
+            in_turn = getattr(engine, "encode_in_turn", None)  # an engine that has a short way for it
+            if in_turn is not None and size <= LONG:
+                return in_turn(pieces)  # type: ignore[no-any-return]
             parts = [(self.reference if len(piece) > LONG else engine).encode(piece) for piece in pieces]
             return parts[0] if len(parts) == 1 else np.concatenate(parts), [len(part) for part in parts]
         if max(map(len, pieces)) > LONG:
@@ -231,7 +235,7 @@ def marker_of(spec: Mapping[str, Any]) -> str:
     return starts.most_common(1)[0][0] if starts else ""
 
 
-_PROBE = 24  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5
+_PROBE = 64  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5
 _WINDOW = 256
 _SAMPLE = 4096  # in a stretch without cuts, after LONG characters: so many of every LONG
 
@@ -263,8 +267,9 @@ def last_cut(rule: CutRule, text: str, start: int, stop: int) -> int | None:
     Where none is in the last `LONG` characters, an earlier cut, or None although there are some.
     """
     near = max(stop - _PROBE, start)
+    is_cut = rule.is_cut
     for position in range(stop - 1, near - 1, -1):
-        if rule.is_cut(text, position):
+        if is_cut(text, position):
             return position
     width = _WINDOW
     while near > start:

@@ -59,7 +59,7 @@ class FlatIds:
     def first_changed(self, start: int, end: int, new: Ids) -> int:
         """How many leading IDs stay what they are when ``new`` is put in the place of ``[start, end)``."""
         inside = min(end - start, len(new))
-        same = shared_prefix(self.buffer[start : start + inside], new)
+        same = shared_prefix(self.buffer[start : start + inside], new) if inside else 0
         if same < inside or end == self.size:
             return start + same
         if end - start == len(new):

@@ -22,7 +22,7 @@ def shared_prefix(a: Ids, b: Ids) -> int:
     size = min(len(a), len(b))
     if size <= 16:  # an open chunk: two short lists beat numpy
         left, right = a[:size].tolist(), b[:size].tolist()
-        return size if left == right else next(k for k in range(size) if left[k] != right[k])
+        return size if left == right else next(k for k, one in enumerate(left) if one != right[k])
     start, block = 0, 256
     while start < size:
         stop = min(start + block, size)

@@ -65,6 +65,9 @@ class Leaves:
         if start == end:
             return ""
         leaves, starts = self._leaves, self._starts
+        if start >= starts[-2]:  # asked with every append
+            low = starts[-2]
+            return leaves[-1][start - low : end - low]
         i = bisect_right(starts, start) - 1
         low = starts[i]
         if end <= starts[i + 1]:

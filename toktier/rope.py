@@ -36,6 +36,7 @@ from toktier.chunks import TARGET, ChunkEncoder, CutRule
 from toktier.errors import InvalidText
 from toktier.fingerprint import common_prefix
 from toktier.flat import FlatIds
+from toktier.gaps import Gap, gaps_of
 from toktier.ids import Ids, shared_prefix
 from toktier.leaves import Leaves, own, without_utf8
 from toktier.reasons import FullEncode, Gpu
@@ -60,14 +61,6 @@ class Splice(NamedTuple):
     """Why nothing could be kept, or None."""
     gpu: Gpu | None = None
     """What a GPU did for what was encoded; None where nothing was, or there is none."""
-
-
-class Gap(NamedTuple):
-    """Chunks ``[i, j)`` are to be replaced by ``text``."""
-
-    i: int
-    j: int
-    text: str
 
 
 class Rope:
@@ -174,12 +167,41 @@ class Rope:
 
     def append(self, tail: str) -> Splice:
         """Add ``tail`` at the end. Costs the tail and the open last chunk, whatever the text's length."""
+        encoder, chars, tokens = self._encoder, self._chars, self._tokens
+        n, size, leaves = len(chars) - 1, chars[-1], self._leaves
         if not tail:
             return self._unchanged()
-        n, size = len(self._chars) - 1, self.chars
-        splice = self._splice([Gap(n, n, tail)], size)
-        self._leaves.put(size, size, own(tail))
-        return splice
+        if encoder.rule is None or encoder.interior or not n:
+            splice = self._splice([Gap(n, n, tail)], size)
+            leaves.put(size, size, own(tail))
+            return splice
+        # What `_splice` does of this one gap, in a row: the calls would be half of what an append costs.
+        i, text, least, is_cut = n, tail, encoder.least, encoder.rule.is_cut
+        while i:
+            start, end = chars[i - 1], chars[i]
+            if end - start >= least and is_cut(leaves.text(end - 1, end) + text[:2], 1):
+                break
+            i -= 1
+            text = leaves.text(start, end) + text
+        try:
+            pieces = encoder.pieces(text, at_end=True)
+            ids, counts, gpu = encoder.encode(pieces)
+        except (InvalidText, UnicodeEncodeError):
+            self._refuse_surrogates([Gap(i, n, text)])
+            raise
+        first, total = tokens[i], tokens[n]
+        changed = self._flat.first_changed(first, total, ids)
+        self._flat.put(first, total, ids)
+        del chars[i + 1 :], tokens[i + 1 :]
+        place, token = chars[i], first
+        for piece, count in zip(pieces, counts, strict=True):
+            place += len(piece)
+            token += count
+            chars.append(place)
+            tokens.append(token)
+        leaves.put(size, size, own(tail))
+        self._by_gpu = gpu is Gpu.USED or (self._by_gpu and first > 0)
+        return Splice(changed, len(text), first, 0, size, None if first else self._why_full(n, size), gpu)
 
     def replace(self, start: int, end: int, new: str) -> Splice:
         """Replace characters ``[start, end)`` by ``new``; ``0 <= start <= end <= chars``."""
@@ -211,44 +233,15 @@ class Rope:
         text = leaves.text(base, known) + tail
         suffix = leaves.common_suffix(text, min(total, size) - chars[i])
         j = bisect_left(chars, total - suffix, i)
-        splice = self._splice(self._gaps(i, j, text, chars[i] - base, size - (total - chars[j]) - base), common)
+        end = size - (total - chars[j]) - base
+        gaps = gaps_of(self._chunk, self._encoder.least, i, j, text, chars[i] - base, end)
+        splice = self._splice(gaps, common)
         if parts is None:
             suffix = min(suffix, min(total, size) - common)
             leaves.put(common, total - suffix, own(tail[common - known : len(tail) - suffix]))
         else:
             leaves.put(known, total, parts)
         return splice
-
-    def _gaps(self, i: int, j: int, text: str, start: int, end: int) -> list[Gap]:
-        """What turns chunks ``[i, j)`` into ``text[start:end]``, which differ at both ends.
-
-        Several changes at once (a pruned tool result and a new turn) leave whole chunks between them. They are found
-        by trying a chunk here and there, further and further from where the texts part; the run around a found one is
-        kept.
-        """
-        gaps: list[Gap] = []
-        step, tries, k = 1, 0, i
-        while k < j and start < end and tries < _ANCHORS:
-            tries += 1
-            chunk = self._chunk(k)
-            place = text.find(chunk, start, end) if len(chunk) >= self._encoder.least else -1
-            if place < 0:
-                k += step
-                step *= 2
-                continue
-            low = k
-            while low > i and text.endswith(before := self._chunk(low - 1), start, place):
-                low -= 1
-                place -= len(before)
-            gaps.append(Gap(i, low, text[start:place]))
-            i, start = low, place
-            while i < j and text.startswith(after := self._chunk(i), start, end):
-                start += len(after)
-                i += 1
-            step, k = 1, i
-        if i < j or start < end or not gaps:
-            gaps.append(Gap(i, j, text[start:end]))
-        return gaps
 
     def _chunk(self, k: int) -> str:
         return self._leaves.text(self._chars[k], self._chars[k + 1])
@@ -359,10 +352,9 @@ class Rope:
         """The seam after the character ``left``, where ``right``, then chunks ``j`` and on, follow; no seam if nothing
         does."""
         following = right[:2]
-        at = self._chars[j]
-        more = min(2 - len(following), self._chars[-1] - at)
-        if more > 0:
-            following += self._leaves.text(at, at + more)
+        if len(following) < 2:
+            at = self._chars[j]
+            following += self._leaves.text(at, min(at + 2 - len(following), self._chars[-1]))
         return not following or rule.is_cut(left + following, 1)
 
     def _why_full(self, chunks: int, common: int) -> FullEncode:
@@ -394,14 +386,17 @@ class Rope:
         return Splice(self._tokens[-1], 0, self._tokens[-1], 0, self.chars, None)
 
 
-_ANCHORS = 12
-"""Chunks that are looked for in a changed text before the rest is given up; each costs one `str.find`."""
-
-
 def _put_ends(starts: array[int], i: int, j: int, sizes: Iterable[int]) -> None:
     """In an index of chunks: chunks ``[i, j)`` become chunks of these sizes."""
-    following, end = len(starts) - 1 - j, starts[j]
-    ends = array("q", accumulate(sizes, initial=starts[i]))
+    following, place = len(starts) - 1 - j, starts[i]
+    if not following:
+        del starts[i + 1 :]
+        for size in sizes:
+            place += size
+            starts.append(place)
+        return
+    end = starts[j]
+    ends = array("q", accumulate(sizes, initial=place))
     starts[i : j + 1] = ends
-    if following and ends[-1] != end:
+    if ends[-1] != end:
         np.frombuffer(starts, np.int64)[-following:] += ends[-1] - end

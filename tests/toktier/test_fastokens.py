@@ -39,7 +39,7 @@ class Broken:
             pytest.fail("fastokens was called")
         raise self.error
 
-    encode_batch = encode
+    encode_batch = encode_in_turn = encode
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,7 @@ def test_ids_are_the_references(engine: FastokensEngine, reference: ReferenceEng
         assert got[0].tolist() == expected[0].tolist()
         assert got[1].tolist() == expected[1].tolist()
         assert got[1].dtype == np.int64
+        assert [list(one) for one in engine.encode_in_turn(texts)] == [one.tolist() for one in expected]
     assert engine.failures == 0
 
 
@@ -69,7 +70,8 @@ def test_an_unsafe_text_goes_to_the_reference(reference: ReferenceEngine) -> Non
     engine = FastokensEngine(Broken(), reference, frozenset("ſ\u180e"))  # type: ignore[arg-type]
     for text in ("ſ", "a\u180eb"):
         assert engine.encode(text).tolist() == reference.encode(text).tolist()
-    assert engine.encode_batch(["ſ", "ſx"])[1].tolist() == reference.encode_batch(["ſ", "ſx"])[1].tolist()
+    for call in (engine.encode_batch, engine.encode_in_turn):
+        assert list(call(["ſ", "ſx"])[1]) == reference.encode_batch(["ſ", "ſx"])[1].tolist()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("error", [PanicException("secret"), RuntimeError("secret")])
@@ -78,8 +80,9 @@ def test_a_failed_call_goes_to_the_reference(reference: ReferenceEngine, error: 
     with capture_logs() as logs:
         assert engine.encode("two words").tolist() == reference.encode("two words").tolist()
         assert engine.encode_batch(["a", "bc"])[0].tolist() == reference.encode_batch(["a", "bc"])[0].tolist()
-    assert engine.failures == 2
-    assert [entry["event"] for entry in logs] == ["window.failed"] * 2
+        assert engine.encode_in_turn(["a", "bc"])[0].tolist() == reference.encode_batch(["a", "bc"])[0].tolist()
+    assert engine.failures == 3
+    assert [entry["event"] for entry in logs] == ["window.failed"] * 3
     assert logs[1]["chars"] == 3
     assert "secret" not in str(logs)
     assert "two words" not in str(logs)
@@ -93,7 +96,12 @@ def test_an_interrupt_is_passed_on(reference: ReferenceEngine) -> None:
 
 
 def test_a_lone_surrogate_has_its_place(engine: FastokensEngine) -> None:
-    for call in (lambda: engine.encode("ab\ud800"), lambda: engine.encode_batch(["fine", "ab\ud800"])):
+    texts = ["fine", "ab\ud800"]
+    for call in (
+        lambda: engine.encode(texts[1]),
+        lambda: engine.encode_batch(texts),
+        lambda: engine.encode_in_turn(texts),
+    ):
         with pytest.raises(InvalidText) as caught:
             call()
         assert caught.value.offset == 2

@@ -7,11 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from toktier.chunks import CutRule
+from toktier.gaps import Gap
 from toktier.ids import Ids
-from toktier.rope import Gap, Rope
+from toktier.rope import Rope, Splice
 
 
-class _SeamsNotAsked(Rope):
+class _Faulty(Rope):
+    """An append goes the way of any other change: that is where the faults are."""
+
+    __slots__ = ()
+
+    def append(self, tail: str) -> Splice:
+        size = self.chars
+        return self.replace(size, size, tail) if size else super().append(tail)
+
+
+class _SeamsNotAsked(_Faulty):
     """A chunk beside a change is kept without asking whether the seam is still a cut."""
 
     __slots__ = ()
@@ -20,7 +31,7 @@ class _SeamsNotAsked(Rope):
         return True
 
 
-class _ChunkLost(Rope):
+class _ChunkLost(_Faulty):
     """The chunk after a change is dropped: the gap ends one chunk too far."""
 
     __slots__ = ()
@@ -33,7 +44,7 @@ class _ChunkLost(Rope):
         return done
 
 
-class _CharacterLost(Rope):
+class _CharacterLost(_Faulty):
     """The text between the kept chunks begins one character too late."""
 
     __slots__ = ()
@@ -46,7 +57,7 @@ class _CharacterLost(Rope):
         return done
 
 
-class _SeamChanged(Rope):
+class _SeamChanged(_Faulty):
     """The last ID before the changed part becomes another."""
 
     __slots__ = ()
@@ -58,7 +69,7 @@ class _SeamChanged(Rope):
             self._flat.buffer[before - 1] ^= 1
 
 
-class _SuffixNotMoved(Rope):
+class _SuffixNotMoved(_Faulty):
     """The IDs after the changed part are taken from one place beside where they stand."""
 
     __slots__ = ()
@@ -70,7 +81,7 @@ class _SuffixNotMoved(Rope):
             self._flat.buffer[start:end] = np.roll(self._flat.buffer[start:end], 1)
 
 
-class _CountOff(Rope):
+class _CountOff(_Faulty):
     """The index has one ID too many in the first encoded chunk: right as long as nothing is replaced near it."""
 
     __slots__ = ()

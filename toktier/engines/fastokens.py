@@ -80,7 +80,7 @@ class FastokensEngine:
         self.unsafe = unsafe
         self.failures = 0
         """Calls that fastokens failed and the reference answered. A lower bound: counted without a lock."""
-        self._unsafe_ascii = any(map(str.isascii, unsafe))
+        self._among_ascii = any(map(str.isascii, unsafe))
         self._raw = raw
         self._reference = reference
 
@@ -118,9 +118,23 @@ class FastokensEngine:
             self._failed(error, texts)
             return self._reference.encode_batch(texts)
 
+    def encode_in_turn(self, texts: Sequence[str]) -> tuple[Ids, list[int]]:
+        """As `encode_batch`, one after the other in the calling thread: for a few short ones that is half the work."""
+        if any(map(self._is_unsafe, texts)):
+            rows = [self.encode(text) for text in texts]
+            return np.concatenate(rows), list(map(len, rows))
+        try:
+            return self._raw.encode_in_turn(texts)
+        except BaseException as error:
+            self._failed(error, texts)
+            ids, counts = self._reference.encode_batch(texts)
+            return ids, counts.tolist()
+
     def _is_unsafe(self, text: str) -> bool:
-        if not text.isascii() or self._unsafe_ascii:
-            return any(character in text for character in self.unsafe)
+        if self._among_ascii or not text.isascii():
+            for character in self.unsafe:
+                if character in text:
+                    return True
         return False
 
     def _failed(self, error: BaseException, texts: Sequence[str]) -> None:
@@ -164,6 +178,12 @@ class RawFastokens:
     def encode(self, text: str) -> Ids:
         self.begin()
         return from_bytes(self._tokenizer.encode_batch_flat([text])[0])
+
+    def encode_in_turn(self, texts: Sequence[str]) -> tuple[Ids, list[int]]:
+        self.begin()
+        encode = self._tokenizer.encode_batch_flat
+        rows = [encode([text])[0] for text in texts]
+        return from_bytes(b"".join(rows)), [len(row) // 4 for row in rows]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         if not texts:
