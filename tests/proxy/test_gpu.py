@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path as File
 
 import pytest
@@ -12,18 +14,24 @@ from structlog.testing import capture_logs
 
 from proxy import gpu as module
 from proxy.captures import Captures
-from proxy.config import ConfigError, Gpu, Shadow, load
+from proxy.config import ConfigError, Gpu, Model, Shadow, load
 from proxy.gpu import GpuCollector, Gpus
+from proxy.loading import assemble
 from proxy.metrics import Metrics
 from proxy.mismatch import Mismatches, suspects
 from tests.conftest import ROOT
 from tests.support.byte_device import ByteDevice, until
+from tests.support.gpu import host_core
+from tests.support.host_gpu import qwen3_files
+from tests.support.models import qwen3
 from tests.support.sent import sent
+from tests.support.tokenizer_files import CACHE
 from toktier.gpu.router.devices import Failed
 from toktier.quarantine import Quarantine, Source
 from toktier.reasons import Gpu as Reason
 from toktier.reasons import Path
 from toktier.sessions import SessionStore
+from tools.kernels.host import HostDevice
 
 NOTHING = """
 import sys
@@ -132,3 +140,23 @@ def test_settings_that_contradict_each_other(tmp_path: File, text: str, problem:
     with pytest.raises(ConfigError) as error:
         load(file, environ={"TOKTIER_AUTH__STATE_DIR": str(tmp_path)})
     assert any(problem in f"{one.place} {one.problem}" for one in error.value.problems)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.xdist_group("qwen3")
+def test_a_model_gets_the_path_of_its_tokenizer_while_that_is_trusted(tmp_path: File) -> None:
+    quarantine, tokenizer = Quarantine(tmp_path / "quarantine.json"), qwen3()
+    gpus = Gpus(Gpu(from_chars=1, timeout_s=60), lambda _: HostDevice(host_core()))
+    engine = gpus.engine(tokenizer, qwen3_files(), CACHE, quarantine)
+    assert engine is not None
+    until(lambda: engine.standing is not Reason.LOADING, 60)
+    model = Model(upstream="u", tokenizer="embedded")
+    tier = assemble("m", model, tokenizer, SessionStore(1 << 26), quarantine=quarantine, gpu=engine).tier
+    body = {"messages": [{"role": "user", "content": "na\u00efve e\u0301 <|im_end|> text " * 40}]}
+    told = tier.prepare("t", body)
+    assert (told.gpu, told.by_gpu) == (Reason.USED, True)
+    assert told.ids.tolist() == tokenizer.reference.encode(told.text).tolist()
+    quarantine.add(tokenizer.digest, Path.GPU, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    assert tier.prepare("another", body).gpu is engine.standing is Reason.QUARANTINED
+    gpus.close()
+    assert gpus.engine(replace(tokenizer, certificate=None), qwen3_files(), CACHE, quarantine) is None

@@ -6,6 +6,7 @@ eight, all in numpy; what is left is compared whole. UTF-8 synchronises itself, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,6 +33,18 @@ class Found:
     starts: Places
     lengths: Places
     ids: npt.NDArray[np.int64]
+
+
+_scratch = threading.local()
+
+
+def scratch(size: int) -> npt.NDArray[np.bool_]:
+    """A mask of ``size``, the same memory again at this thread's next call: fresh memory costs more than what is done
+    with it."""
+    mask: npt.NDArray[np.bool_] | None = getattr(_scratch, "mask", None)
+    if mask is None or not size <= len(mask) <= 16 * size + (1 << 20):
+        mask = _scratch.mask = np.empty(size, np.bool_)
+    return mask[:size]
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -95,7 +108,7 @@ class Finder:
         if not self._ids or not len(text):
             return _NOTHING
         if len(self._firsts) <= _FEW:
-            parts = [np.flatnonzero(text == first) for first in self._firsts]
+            parts = [np.flatnonzero(np.equal(text, first, out=scratch(len(text)))) for first in self._firsts]
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         else:
             at = np.flatnonzero(self._first.take(text))

@@ -21,7 +21,7 @@ import numpy as np
 from toktier.certificate.classes import CODE_POINTS, Mask, Probe
 from toktier.certificate.forms import FORMS, form_step
 from toktier.errors import Refusal
-from toktier.gpu.router.literals import Bytes, Places
+from toktier.gpu.router.literals import Bytes, Places, scratch
 
 _SEPARATORS = "\n\x00\x01|"
 _NO_LEAD = 0xF8
@@ -42,7 +42,7 @@ class Normal:
     def loose(self, text: Bytes) -> Places:
         """Where characters that are not stable begin, shape ``(n,)``. ``text``: UTF-8, maybe with break bytes; without
         such a place it is normal."""
-        at = np.flatnonzero(text >= self.least)
+        at = np.flatnonzero(np.greater_equal(text, self.least, out=scratch(len(text))))
         if not len(at):
             return at
         at = at[text.take(at) < _NO_LEAD]
