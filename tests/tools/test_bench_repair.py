@@ -98,11 +98,12 @@ class FakeEncoder:
     def reset(self) -> None:
         self._text = self._base
 
-    def change(self, start: int, end: int, new: str) -> Changed:
+    def change(self, steps: list[tuple[int, int, str]]) -> list[Changed]:
         if self.wrong.get(self.name) == "fails":
             raise Unmeasured("PanicException")
-        self._text = self._text[:start] + new + self._text[end:]
-        return Changed(1_000_000, None if self.name == "toktier-0.3.0" else len(new))
+        for start, end, new in steps:
+            self._text = self._text[:start] + new + self._text[end:]
+        return [Changed(1_000_000, None if self.name == "toktier-0.3.0" else len(new)) for _, _, new in steps]
 
     def ids(self) -> str:
         return self.wrong.get(self.name, "") + hashlib.blake2b(self._text.encode(), digest_size=8).hexdigest()
@@ -131,14 +132,14 @@ def test_a_process_says_what_went_wrong(small: Path, monkeypatch: pytest.MonkeyP
     file = small / "tokenizer.json"
     with Encoder("fastokens-full", file, small, CACHE) as encoder:
         encoder.base("one two")
-        assert encoder.change(7, 7, " three").scanned == 13
+        assert [one.scanned for one in encoder.change([(7, 7, " three"), (0, 3, "é")])] == [13, 11]
         first = encoder.ids()
         encoder.reset()
-        encoder.change(7, 7, " four")
+        encoder.change([(7, 7, " three"), (0, 3, "e")])
         assert encoder.ids() != first
         encoder._process.kill()
         with pytest.raises(Unmeasured, match=r"ended|not within"):
-            encoder.change(0, 0, "x")
+            encoder.change([(0, 0, "x")])
     with pytest.raises(Unmeasured, match="KeyError"):
         Encoder("no such engine", file, small, CACHE)
     with pytest.raises(Unmeasured, match="its environment is not there"):
@@ -160,13 +161,13 @@ def test_an_engine_without_sessions_gets_the_whole_text() -> None:
 
     engine = encoders.Full(encode, "1")
     assert encoders.answer(engine, {"do": "base"}, "abc") == {}
-    took = encoders.answer(engine, {"do": "change", "start": 1, "end": 2}, "xyz")
-    assert took["ns"] >= 0
-    assert took["scanned"] == 5
+    ((took, scanned),) = encoders.answer(engine, {"do": "change", "steps": [[1, 2, 3]]}, "xyz")["changed"]
+    assert took >= 0
+    assert scanned == 5
     assert encoders.answer(engine, {"do": "ids"}, "")["count"] == 1
     encoders.answer(engine, {"do": "reset"}, "")
-    encoders.answer(engine, {"do": "change", "start": 3, "end": 3}, "!")
-    assert seen == ["abc", "axyzc", "abc!"]
+    encoders.answer(engine, {"do": "change", "steps": [[3, 3, 1], [0, 1, 0]]}, "!")
+    assert seen == ["abc", "axyzc", "abc!", "bc!"]
 
 
 def test_what_is_beyond_the_limits() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -83,10 +84,11 @@ class Encoder:
         """Begin a session with the same text anew."""
         self._ask({"do": "reset"})
 
-    def change(self, start: int, end: int, new: str) -> Changed:
-        """Replace characters ``[start, end)`` of the session's text."""
-        told = self._ask({"do": "change", "start": start, "end": end}, new)
-        return Changed(told["ns"], told["scanned"])
+    def change(self, steps: Sequence[tuple[int, int, str]]) -> list[Changed]:
+        """Replace characters ``[start, end)`` of the session's text by others; several changes without a pause."""
+        sizes = [(start, end, len(new)) for start, end, new in steps]
+        told = self._ask({"do": "change", "steps": sizes}, "".join(new for _, _, new in steps))
+        return [Changed(*one) for one in told["changed"]]
 
     def ids(self) -> str:
         """Digest of the session's IDs."""

@@ -8,15 +8,16 @@ A line of JSON on standard input, then as many bytes of text as its ``bytes`` sa
 
 - ``{"do": "base"}``, with the text of a session. A session is begun with it.
 - ``{"do": "reset"}``: a session is begun anew with the same text.
-- ``{"do": "change", "start": s, "end": e}``: the characters from ``s`` to ``e`` become the text that follows. Answers
-  with nanoseconds, from the new text (or what is new of it) to the IDs, and the characters that were looked at for
-  that (null: not known).
+- ``{"do": "change", "steps": [[s, e, n], ...]}``, one after the other: the characters from ``s`` to ``e`` become the
+  next ``n`` of the text that follows. Answers with a list: nanoseconds of each, from the new text (or what is new of
+  it) to the IDs, and the characters that were looked at for that (null: not known).
 - ``{"do": "ids"}``: the digest and the number of the IDs. TokTier's own engine also compares them with a full encode.
 """
 
 from __future__ import annotations
 
 import array
+import gc
 import hashlib
 import importlib
 import importlib.metadata
@@ -145,23 +146,29 @@ class Installed:
         self.reset()
 
     def reset(self) -> None:
+        self._text, self._encoded = self._base, None
         if self._open is not None:
             self._open.__exit__(None, None, None)
+            self._open = None
+
+    def _begin(self) -> None:
+        """A session is begun when it is first appended to, as that takes long."""
         self._open = self._tokenizer.session()
         self._session = self._open.__enter__()
         # The first append to a session takes some times as long as the ones after it.
         self._session.append_patch(self._base[:-1])
         self._session.append_patch(self._base[-1:])
-        self._text, self._encoded = self._base, None
 
     def change(self, start: int, end: int, new: str) -> tuple[int, int | None]:
         appends = start == len(self._text) and self._encoded is None
         self._text = text = self._text[:start] + new + self._text[end:]
         if appends:
+            if self._open is None:
+                self._begin()
             clock = time.perf_counter_ns()
             self._session.append_patch(new)
             return time.perf_counter_ns() - clock, None
-        # A session only appends. For another text `encode` of the session is HF's; without it, the fast path.
+        # A session only appends. For another text there is `encode`; with the session's name it takes as long as HF.
         clock = time.perf_counter_ns()
         self._encoded = self._tokenizer.encode(text, lookup="off")
         return time.perf_counter_ns() - clock, None
@@ -219,8 +226,11 @@ def answer(engine: Any, question: dict[str, Any], text: str) -> dict[str, Any]:
     elif question["do"] == "reset":
         engine.reset()
     elif question["do"] == "change":
-        took, scanned = engine.change(question["start"], question["end"], text)
-        return {"ns": took, "scanned": scanned}
+        at, steps = 0, []
+        for start, end, size in question["steps"]:
+            steps.append((start, end, text[at : at + size]))
+            at += size
+        return {"changed": [engine.change(*step) for step in steps]}
     else:
         ids = engine.ids()
         return {"ids": hashlib.blake2b(ids, digest_size=8).hexdigest(), "count": len(ids) // 4}
@@ -241,6 +251,8 @@ def main() -> None:
         except Exception as error:
             say({"error": f"{type(error).__name__}: {error}"[:300]})
             return
+        gc.collect()
+        gc.disable()
         say({"version": engine.version, "note": engine.note})
         for line in questions:
             question = json.loads(line)

@@ -22,7 +22,8 @@ from typing import Any
 import orjson
 from rich.progress import Progress
 
-from toktier.tokenizer import EMBEDDED
+from proxy.config import load
+from toktier.tokenizer import EMBEDDED, FrozenTokenizer
 from tools.bench.progress import progress_bar
 from tools.bench.records import OURS, Record, record, unmeasured
 from tools.bench.standin import MODEL
@@ -162,9 +163,7 @@ class _Bench:
 
 
 def _fast(tokenizer: Path) -> Tokenize:
-    from toktier.tokenizer import FrozenTokenizer
-
-    own = FrozenTokenizer.load(tokenizer)
+    own = FrozenTokenizer.load(tokenizer, cache_dir=load(None).server.cache_dir)
     return reference_ids(tokenizer, encode=lambda text: own.window.encode(text).tolist())
 
 
