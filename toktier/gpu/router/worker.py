@@ -189,7 +189,8 @@ class Worker:
             self.serves = frozenset()
             for job in list(self._queue):
                 self._drop(job, Failed(Gpu.CLOSED if state is State.CLOSED else Gpu.PAUSED))
-        say = _log.info if state in (State.OK, State.CLOSED) else _log.warning
+        expected = state in (State.OK, State.CLOSED) or self.reason is Gpu.NO_PYCUDA  # an extra, left out
+        say = _log.info if expected else _log.warning
         retry_s = None
         if state is State.PAUSED:
             retry_s = self._wait_s
