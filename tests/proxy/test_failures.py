@@ -75,6 +75,7 @@ class Raw:
         assert isinstance(window, FastokensEngine)
         self._raw, self._fails = window._raw, fails
         self.version = self._raw.version
+        self.begun, self.begin = True, self._raw.begin
         self.calls = 0
 
     def _call(self) -> None:
