@@ -14,7 +14,7 @@ each (``ss`` for ``ß``) has no rule here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from toktier.certificate.classes import Mask
@@ -62,6 +62,9 @@ class _Match:
     kind: int
 
 
+_Point = _Read | _Fork | _Ahead | _Match
+
+
 class Automaton:
     """``holds[i, c]``: atom i of ``positions`` holds class c. Class ``classes`` is the end of the text.
 
@@ -76,7 +79,7 @@ class Automaton:
         self.gaps = gaps
         self._positions = positions
         self._holds = [frozenset(row.nonzero()[0].tolist()) for row in holds]
-        self._points: list[_Read | _Fork | _Ahead | _Match | None] = []
+        self._points: list[_Point | None] = []
         self._steps: dict[tuple[State, int], tuple[int | None, State]] = {}
         self._certain: dict[State, bool] = {}
         entry = self._compile(node, self._add(_Match(PIECE)))
@@ -123,29 +126,26 @@ class Automaton:
         self._certain |= {at: at not in uncertain for at in before}
 
     def _step(self, state: State, cls: int) -> tuple[int | None, State]:
+        def passed(point: _Point) -> State:
+            if isinstance(point, _Ahead) and (cls in point.classes) != point.negative:
+                return self._closure((point.then,))
+            return ()
+
         after: list[int] = []
-        seen: set[int] = set()
-        waiting = list(reversed(state))
-        while waiting:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            point = self._points[at]
-            if isinstance(point, _Read):
-                if cls in point.classes:
-                    after.append(point.then)
-            elif isinstance(point, _Ahead):
-                if (cls in point.classes) != point.negative:
-                    waiting += reversed(self._closure((point.then,)))
-            else:
-                assert isinstance(point, _Match)
+        for _, point in self._walk(state, passed):
+            if isinstance(point, _Match):
                 return point.kind, self._closure(after)  # what comes later is less preferred
+            if isinstance(point, _Read) and cls in point.classes:
+                after.append(point.then)
         return None, self._closure(after)
 
     def _closure(self, points: Iterable[int]) -> State:
         """The points that read, look or match, in order of preference."""
-        found: dict[int, None] = {}
+        walk = self._walk(points, lambda point: (point.first, point.second) if isinstance(point, _Fork) else ())
+        return tuple(at for at, point in walk if not isinstance(point, _Fork))
+
+    def _walk(self, points: Iterable[int], onward: Callable[[_Point], Sequence[int]]) -> Iterator[tuple[int, _Point]]:
+        """Each point once, in order of preference; what it leads ``onward`` to comes before what stands behind it."""
         seen: set[int] = set()
         waiting = list(reversed(tuple(points)))
         while waiting:
@@ -154,11 +154,9 @@ class Automaton:
                 continue
             seen.add(at)
             point = self._points[at]
-            if isinstance(point, _Fork):
-                waiting += (point.second, point.first)
-            else:
-                found[at] = None
-        return tuple(found)
+            assert point is not None
+            yield at, point
+            waiting += reversed(onward(point))
 
     def _with_gaps(self, entry: int) -> int:
         """The program with what stands between matches, which is less preferred than every match.
@@ -182,24 +180,16 @@ class Automaton:
 
     def _first(self, entry: int) -> Classes:
         """The classes that a match may begin with, lookaheads taken as passed."""
-        found: set[int] = set()
-        seen: set[int] = set()
-        waiting = [entry]
-        while waiting:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            point = self._points[at]
-            if isinstance(point, _Read):
-                found |= point.classes
-            elif isinstance(point, _Fork):
-                waiting += (point.first, point.second)
-            elif isinstance(point, _Ahead):
-                waiting.append(point.then)
-        return frozenset(found)
 
-    def _add(self, point: _Read | _Fork | _Ahead | _Match | None) -> int:
+        def onward(point: _Point) -> Sequence[int]:
+            if isinstance(point, _Fork):
+                return point.first, point.second
+            return (point.then,) if isinstance(point, _Ahead) else ()
+
+        read = (point.classes for _, point in self._walk((entry,), onward) if isinstance(point, _Read))
+        return frozenset().union(*read)
+
+    def _add(self, point: _Point | None) -> int:
         if len(self._points) == MOST_POINTS:
             raise Refusal(f"pattern of more than {MOST_POINTS:,} points written out", self.place)
         self._points.append(point)
