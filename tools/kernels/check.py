@@ -49,6 +49,8 @@ STYLES = (
     "newlines",
     "runs",
 )
+NATURAL = ("mixed", "code", "prose", "logs", "CJK")
+CAPPED = 200_000
 SIZES = (900, 5_000, 40_000, 200_000, 1_000_000, 3_000_000, 6_000_000)
 PER_JOB = 10_000
 _SEPARATOR = "\ue000"
@@ -91,15 +93,21 @@ def _literals(folder: Path) -> list[str]:
     return sorted(token.content for token in engine.tokenizer.get_added_tokens_decoder().values() if token.content)
 
 
-def text_of(job: Job) -> str:
-    """Seeded text of one of `STYLES`; worst cases no longer than 200,000 characters, which references can take."""
+def style_of(job: Job) -> tuple[str, int, random.Random]:
+    """The style of its text, the characters that it has, and what else is drawn of. Worst cases have no more than
+    `CAPPED`, which references can take."""
     rng = random.Random(f"style {job.seed}")
     style = rng.choice(STYLES)
+    return style, job.size if style in NATURAL else min(job.size, CAPPED), rng
+
+
+def text_of(job: Job) -> str:
+    """Seeded text of one of `STYLES`."""
+    style, size, rng = style_of(job)
     if style == "mixed":
-        return corpus(job.seed, job.size)
-    if style in ("code", "prose", "logs", "CJK"):
-        return styled(style, job.seed, job.size)
-    size = min(job.size, 200_000)
+        return corpus(job.seed, size)
+    if style in NATURAL:
+        return styled(style, job.seed, size)
     if style == "runs":  # runs of two or three characters in turn: what windows cannot join
         part = "".join(char * rng.randint(1, 130) for char in rng.sample("=-*#/ \n\tab", rng.choice((2, 2, 3))))
         return (part * (size // len(part) + 1))[:size]
@@ -170,9 +178,9 @@ def jobs(folder: Path, megabytes: float, strings: int, seed: int) -> Iterator[Jo
     rng = random.Random(f"jobs {seed}")
     chars = 0.0
     while chars < megabytes * 1e6:
-        size = rng.choice(SIZES)
-        chars += size
-        yield Job(folder, rng.getrandbits(40), size)
+        job = Job(folder, rng.getrandbits(40), rng.choice(SIZES))
+        chars += style_of(job)[1]
+        yield job
     for _ in range(-(-strings // PER_JOB)):
         yield Job(folder, rng.getrandbits(40), 0)
 
