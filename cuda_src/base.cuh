@@ -88,8 +88,8 @@ HD u64 load_8(const u8 *x) {
     size_t at = (size_t)x;
     const u64 *word = (const u64 *)(at & ~(size_t)7);
     u32 shift = 8 * (at & 7);
-    u64 low = __ldg(word);
-    return shift ? low >> shift | __ldg(word + 1) << (64 - shift) : low;
+    u64 low = word[0];
+    return shift ? low >> shift | word[1] << (64 - shift) : low;
 #else
     u64 v;
     __builtin_memcpy(&v, x, 8);

@@ -4,30 +4,32 @@
 #pragma once
 #include "vocabulary.cuh"
 
-HD bool no_token_across(const Tables &t, u32 first, u32 second, u32 last_byte, u32 lead_byte) {
-    u32 bit = (last_byte & 63) * 64 + (lead_byte & 63);
-    if (ro(t.adjacent_bytes + (bit >> 5)) >> (bit & 31) & 1) return false;
-    u64 key = (u64)first << 21 | second;
-    for (u32 i = (u32)(key * 0x9E3779B97F4A7C15ull >> (64 - t.bits_adjacent));; i = (i + 1) & ((1u << t.bits_adjacent) - 1)) {
+// Whether some token has a part of a character that ends with the one byte before one that begins with the other.
+HD bool token_has_bytes(const Tables &t, u32 last, u32 lead) {
+    u32 bit = (last & 63) * 64 + (lead & 63);
+    return ro(t.adjacent_bytes + (bit >> 5)) >> (bit & 31) & 1;
+}
+HD u32 first_slot(const Tables &t, u64 key) { return (u32)(key * 0x9E3779B97F4A7C15ull >> (64 - t.bits_adjacent)); }
+// Whether no token has the two characters of a seam side by side.
+HD bool no_token_across(const Tables &t, u64 key) {
+    for (u32 i = first_slot(t, key);; i = (i + 1) & ((1u << t.bits_adjacent) - 1)) {
         u64 held = ro(t.adjacent + i);
         if (held == key) return false;
         if (!held) return true;
     }
 }
-HD u32 decoded(const u8 *x) {
-    u32 b = ro(x);
-    if (b < 0x80 || b == BREAK_BYTE) return 0;
-    u32 c = ro(x + 1) & 63;
-    if (b < 0xe0) return (b & 31) << 6 | c;
-    c = c << 6 | (ro(x + 2) & 63);
-    return b < 0xf0 ? (b & 15) << 12 | c : (b & 7) << 18 | c << 6 | (ro(x + 3) & 63);
+// Whether a character beyond ASCII may begin behind another one, by the two bytes that meet.
+HD bool may_cut(u32 last, u32 lead) { return lead >= 0xc0 && lead != BREAK_BYTE && last >= 0x80 && last != BREAK_BYTE; }
+// The two characters that meet before byte `at`, for which `may_cut` holds. The four bytes before it are readable.
+HD u64 seam(const u8 *text, u32 at) {
+    const u8 *x = text + at;
+    u32 a = x[-1] & 63, b = x[-2], c = x[-3], d = x[-4], e = x[0], f = x[1] & 63, g = x[2] & 63, h = x[3] & 63;
+    u32 before = b >= 0xc0 ? (b & 31) << 6 | a
+                 : c >= 0xc0 ? (c & 15) << 12 | (b & 63) << 6 | a
+                             : (d & 7) << 18 | (c & 63) << 12 | (b & 63) << 6 | a;
+    u32 own = e < 0xe0 ? (e & 31) << 6 | f : e < 0xf0 ? (e & 15) << 12 | f << 6 | g : (e & 7) << 18 | f << 12 | g << 6 | h;
+    return (u64)before << 21 | own;
 }
-// Whether such a seam is before byte `at`.
 HD bool cut_before(const Tables &t, const u8 *text, u32 at) {
-    u32 lead = ro(text + at);
-    if (lead < 0xc0 || lead == BREAK_BYTE || !at) return false;
-    u32 last = ro(text + at - 1), back = at - 1;
-    if (last < 0x80 || last == BREAK_BYTE) return false;
-    while ((ro(text + back) & 0xc0) == 0x80) back--;
-    return no_token_across(t, decoded(text + back), decoded(text + at), last, lead);
+    return !token_has_bytes(t, text[at - 1], text[at]) && no_token_across(t, seam(text, at));
 }

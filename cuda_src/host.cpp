@@ -8,15 +8,15 @@
 namespace {
 
 struct Counts {  // what a text has exercised
-    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, stretches, broken, shorts, middles, rounds, dips;
+    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips;
 };
 
 struct Text {
     std::vector<u64> store;
     const u8 *at;
-    Text(const u8 *x, u32 n) : store(n / 8 + 16) {
+    Text(const u8 *x, u32 n) : store(n / 8 + 18) {
         std::memset(store.data(), 0xee, store.size() * 8);  // whatever stands behind the text must not matter
-        u8 *to = (u8 *)(((size_t)store.data() + 15) & ~(size_t)15);
+        u8 *to = (u8 *)(((size_t)store.data() + 31) & ~(size_t)15);  // a few bytes before it are read
         std::memcpy(to, x, n);
         at = to;
     }
@@ -38,7 +38,8 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
     std::vector<Map> maps((size_t)tiles * STATES_LIMIT), group_maps((size_t)(tiles / GROUP + 1) * STATES_LIMIT);
     std::vector<u32> group_opaque(tiles / GROUP + 1, 0);
     auto tile = new T;
-    auto chunks = new ChunkMaps<T>;
+    std::vector<u32> room(t.states * T::THREADS);
+    auto chunks = (ChunkMaps<T> *)room.data();
     auto each = [](auto f) {
         for (int tid = 0; tid < T::THREADS; tid++) f(tid);
     };
@@ -85,7 +86,6 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
         }
     }
     delete tile;
-    delete chunks;
     u32 shift = 0;
     while ((1u << shift) < T::BYTES / 32) shift++;
     out.cuts.assign(out.mask.size(), 0);
@@ -127,57 +127,115 @@ void replace(const Marks &m, u32 begin, u32 end, u32 word, u32 bits) {
     atomic_or(&m.mask[word], bits & ~keep);
 }
 
-bool encode_stretch(const Tables &t, const u8 *text, const Stretch &s, const Marks &m, Counts &counts) {
-    u32 length = s.end - s.begin;
-    RunList list;
-    if (!s.head_end && !s.tail_begin && one_byte(text, s.begin, s.end) && merge_run(t, text[s.begin], length, list)) {
-        counts.uniform++;
-        for (u32 word = s.begin >> 5; word <= (s.end - 1) >> 5; word++) {
-            u32 bits = 0, at = s.begin;
-            for (int i = 0; i < list.size; i++) {
-                bits |= run_bits(list.of[i], at, word);
-                at += list.of[i].length * list.of[i].count;
-            }
-            replace(m, s.begin, s.end, word, bits);
-        }
-        return true;
-    }
-    auto rounds = new Rounds<8>;
-    std::vector<u32> space(4 * (size_t)length);
-    rounds->tokens = space.data(), rounds->starts = rounds->tokens + length;
-    rounds->next_tokens = rounds->starts + length, rounds->next_starts = rounds->next_tokens + length;
-    rounds->size = length;
-    auto each = [](auto f) {
-        for (int tid = 0; tid < 8; tid++) f(tid);
+// BPE of a unit's text by eight threads in turn. False: a dip in too long a sequence.
+bool encode_unit(const Tables &t, const u8 *text, const Unit &unit, std::vector<u32> &starts, Counts &counts) {
+    constexpr u32 THREADS = 8;
+    const u32 length = unit.end - unit.begin;
+    std::vector<u32> space(6 * (size_t)length);
+    u32 *at = space.data();
+    Sequence<u32> s = {at, at + length, at + 2 * length, at + 3 * length, at + 4 * length, at + 5 * length, length};
+    Share own[THREADS];
+    auto shares = [&] {
+        for (u32 k = 0; k < THREADS; k++) own[k] = share_of(s.size, k, THREADS);
     };
-    each([&](int tid) { rounds_begin(*rounds, t, text, s.begin, s.end, tid); });
-    for (;; counts.rounds++) {
-        each([&](int tid) { rounds_rank(*rounds, t, tid); });
-        rounds_pick(*rounds);
-        if (rounds->rank == NONE) break;
-        if (rounds->rank & 1) {
+    shares();
+    for (auto &share : own) share_begin(s, t, text + unit.begin, share);
+    for (;; counts.rounds++, shares()) {
+        u32 best = NONE, place = 0;
+        for (auto &share : own) {
+            u32 here, rank = share_rank(s, t, share, here);
+            if (rank < best) best = rank, place = here;
+        }
+        if (best == NONE) break;
+        if (best & 1) {
             counts.dips++;
-            rounds_one_by_one(*rounds, t);
-            rounds_swap(*rounds);
+            if (s.size > DIPS_LIMIT) return false;
+            s.swap(one_by_one(s, t, best));
             continue;
         }
-        each([&](int tid) { rounds_trailing(*rounds, tid); });
-        each([&](int tid) { rounds->best[tid] = rounds_count(*rounds, tid); });
-        rounds_sum(*rounds);
-        each([&](int tid) { rounds_merge(*rounds, tid); });
-        rounds_swap(*rounds);
+        const Pair m = pair_at(s, t, place);
+        u32 run = 0, to = 0;
+        for (auto &share : own) {
+            u32 from = share_from(s, m, share, run), behind = share_run(s, m, share);
+            share_merge(s, m, from, share, to);
+            to += share_count(s, m, from, share);
+            run = std::max(run, behind);
+        }
+        s.swap(to);
     }
-    u32 size = rounds->size;
-    bool fit = fits(s, size > 1 ? rounds->starts[1] : s.end, rounds->starts[size - 1]);
-    if (fit) {
-        for (u32 word = s.begin >> 5; word <= (s.end - 1) >> 5; word++) replace(m, s.begin, s.end, word, 0);
-        for (u32 i = 0; i < size; i++) atomic_or(&m.mask[rounds->starts[i] >> 5], 1u << (rounds->starts[i] & 31));
-    }
-    delete rounds;
-    return fit;
+    starts.assign(s.starts, s.starts + s.size);
+    return true;
 }
 
-void cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &counts) {
+bool encode_run(const Tables &t, const u8 *text, const Unit &unit, const Marks &m) {
+    RunList list;
+    if (!one_byte(text, unit.begin, unit.end) || !merge_run(t, text[unit.begin], unit.end - unit.begin, list)) return false;
+    for (u32 word = unit.begin >> 5; word <= (unit.end - 1) >> 5; word++) {
+        u32 bits = 0, at = unit.begin;
+        for (int i = 0; i < list.size; i++) {
+            bits |= run_bits(list.of[i], at, word);
+            at += list.of[i].length * list.of[i].count;
+        }
+        replace(m, unit.begin, unit.end, word, bits);
+    }
+    return true;
+}
+
+// Whether BPE of the two tokens that meet at `at` is those two.
+bool settled(const Tables &t, const u8 *text, const Marks &m, const LongPiece &p, u32 at) {
+    u32 begin = at - 1, end = at + 1;
+    auto begins = [&](u32 i) { return tokens_at(m, p, i >> 5) >> (i & 31) & 1; };
+    while (!begins(begin)) begin--;
+    while (end < p.end && !begins(end)) end++;
+    if (end - begin > SMALL_UNIT) return false;
+    std::vector<u32> starts;
+    Counts unused = {};
+    return encode_unit(t, text, Unit{begin, end, 0}, starts, unused) && starts.size() == 2 && begin + starts[1] == at;
+}
+
+bool encode_open(const Tables &t, const u8 *text, const Marks &m, const std::vector<LongPiece> &longs, std::vector<u32> &marks, Counts &counts) {
+    for (u32 pass = 1;; pass++) {
+        std::vector<Unit> units;
+        for (u32 k = 0; k < longs.size(); k++) {
+            const LongPiece &p = longs[k];
+            const Marked marked = {marks.data() + first_slot(p, k), pass};
+            for (u32 word = first_word(p); word <= last_word(p); word++) {
+                Unit unit = {0, 0, k};
+                if (!unit_begins(m, p, marked, word, unit.begin)) continue;
+                for (u32 behind = word + 1; !unit_ends(m, p, marked, behind, unit.end);) behind++;
+                units.push_back(unit);
+            }
+        }
+        if (units.empty()) return true;
+        counts.units += units.size();
+        counts.passes = std::max(counts.passes, pass);
+        for (auto &unit : units) {
+            if (encode_run(t, text, unit, m)) {
+                counts.uniform++;
+                continue;
+            }
+            std::vector<u32> starts;
+            if (!encode_unit(t, text, unit, starts, counts)) return false;
+            for (u32 word = unit.begin >> 5; word <= (unit.end - 1) >> 5; word++) replace(m, unit.begin, unit.end, word, 0);
+            for (u32 i = 1; i < starts.size(); i++) {
+                u32 at = unit.begin + starts[i];
+                atomic_or(&m.mask[at >> 5], 1u << (at & 31));
+            }
+        }
+        for (auto &unit : units) {
+            const LongPiece &p = longs[unit.piece];
+            for (u32 at : {unit.begin, unit.end}) {
+                if (at == p.begin || at == p.end || settled(t, text, m, p, at)) continue;
+                counts.unsettled++;
+                u32 first, last;
+                around(p, at, pass, first, last);
+                for (u32 word = first; word <= last; word++) marks[first_slot(p, unit.piece) + word - first_word(p)] = pass + 1;
+            }
+        }
+    }
+}
+
+bool cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &counts) {
     std::vector<LongPiece> longs;
     u32 windows = 0;
     for (u32 word = 1; word * 32ull < n; word++) {
@@ -194,25 +252,15 @@ void cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &co
     std::vector<u64> bits(windows);
     for (auto &p : longs)
         for (u32 k = 0; k < window_count(p); k++) bits[p.first + k] = window_bits(t, text, p, first_word(p) + k);
-    std::vector<std::pair<u32, u32>> open;
-    for (u32 k = 0; k < longs.size(); k++)
-        for (u32 word = first_word(longs[k]); word <= last_word(longs[k]); word++) {
-            Joined j = joined(longs[k], bits.data(), word);
+    std::vector<u32> marks;
+    for (auto &p : longs)
+        for (u32 word = first_word(p); word <= last_word(p); word++) {
+            Joined j = joined(p, bits.data(), word);
             if (j.known) atomic_or(&m.mask[word], j.bits);
-            else counts.open++;
-            if (opens(longs[k], bits.data(), word)) open.push_back({k, word});
+            counts.open += !j.known;
+            marks.push_back(!j.known);
         }
-    counts.stretches += open.size();
-    for (auto [k, word] : open) {
-        u32 next = word + 1;
-        while (next < last_word(longs[k]) && !joined(longs[k], bits.data(), next).known) next++;
-        if (!encode_stretch(t, text, stretch_at(longs[k], bits.data(), word, next), m, counts)) longs[k].broken = 1;
-    }
-    for (auto &p : longs) {
-        if (!p.broken) continue;
-        counts.broken++;
-        encode_stretch(t, text, Stretch{p.begin, p.end, 0, 0}, m, counts);
-    }
+    return encode_open(t, text, m, longs, marks, counts);
 }
 
 }  // namespace
@@ -239,10 +287,10 @@ u32 tt_encode(const Tables *t, int shape, const u8 *x, u32 n, u32 *out, Counts *
     starts(*t, shape, text.at, n, s, *counts);
     for (u32 word = 0; word * 32ull < n; word++) {
         for (u32 at = word * 32; at < n && at < word * 32 + 32; at++)
-            if (cut_before(*t, text.at, at)) s.cuts[word] |= 1u << (at & 31);
+            if (at && may_cut(text.at[at - 1], text.at[at]) && cut_before(*t, text.at, at)) s.cuts[word] |= 1u << (at & 31);
         counts->cuts += count(s.cuts[word]);
     }
-    cut_long(*t, text.at, n, s.marks, *counts);
+    if (!cut_long(*t, text.at, n, s.marks, *counts)) return NONE;
     u32 total = 0;
     for (u32 at = 0; at < n;) {
         u32 word = at >> 5, here = at & 31, left = here == 31 ? 0 : marks_at(s.marks, word) & (NONE << (here + 1));

@@ -16,48 +16,67 @@ __device__ inline u32 list_pieces(const Marks &m, u32 tile, u32 words, u16 *list
     return sums[0] + sums[1];
 }
 
-__device__ inline void enqueue(bool miss, Miss what, u32 *counter, Miss *queue) {
-    u32 who = __ballot_sync(ALL, miss);
-    if (!who) return;
-    u32 first = __ffs(who) - 1, base = 0;
-    if (lane_id() == (int)first) base = atomicAdd(counter, __popc(who));
-    base = __shfl_sync(ALL, base, first);
-    if (miss) queue[base + __popc(who & ((1u << lane_id()) - 1))] = what;
-}
-
-__device__ inline void probe_kernel(const Tables &t, const Work &w) {
-    __shared__ u16 list[PROBE_TILE + 1];
-    __shared__ u32 sums[4], behind;
+constexpr int AT_ONCE = 2;  // pieces of one thread
+struct ProbeSpace {
+    u16 list[PROBE_TILE + 1];
+    u16 missed[PROBE_TILE];  // numbers of pieces that are no token: short ones from the front, middle ones from the back
+    u16 later[PROBE_TILE];
+    u32 sums[4], behind, laters, shorts, middles, first_short, first_middle;
+};
+__device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
+    ProbeSpace &s = *(ProbeSpace *)raw;
     const int tid = threadIdx.x;
     const u32 n = w.request->n, words = (n + 31) / 32, tiles = (n + PROBE_TILE - 1) / PROBE_TILE;
     const Marks m = marks_of(w);
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
-        const u32 begin = k * PROBE_TILE, pieces = list_pieces(m, k, words, list, sums);
+        if (!tid) s.laters = s.shorts = s.middles = 0;
+        const u32 begin = k * PROBE_TILE, pieces = list_pieces(m, k, words, s.list, s.sums);
         if (pieces && tid < 32) {  // where the last one ends
             u32 mark = warp_next_mark(m, (k + 1) * (PROBE_TILE / 32), n);
-            if (!tid) behind = mark - begin;
+            if (!tid) s.behind = mark - begin;
         }
         __syncthreads();
         if (!tid) w.pieces[k] = w.tokens[k] = pieces;
-        for (u32 base = 0; base < pieces; base += 128) {
-            u32 i = base + tid, at = 0, length = 0;
-            bool miss = false;
-            if (i < pieces) {
-                at = list[i];
-                length = (i + 1 < pieces ? list[i + 1] : behind) - at;
-                u32 id = probe(t, w.text + begin + at, length);
-                if (id != NONE && id & PIECES_ONLY) id = is_part(m, begin + at, begin + at + length, n) ? NONE : id & ~PIECES_ONLY;
-                miss = id == NONE;
-                if (miss && length > MIDDLE) {
-                    atomicAdd(&w.request->error, 1u);
-                    miss = false;
-                }
-                w.ids[begin + i] = id;
+        auto at_of = [&](u32 i) { return begin + s.list[i]; };
+        auto length_at = [&](u32 i) { return (i + 1 < pieces ? s.list[i + 1] : s.behind) - s.list[i]; };
+        auto found = [&](u32 i, u32 id) {
+            const u32 at = at_of(i), length = length_at(i);
+            if (id != NONE && id & PIECES_ONLY) id = is_part(m, at, at + length, n) ? NONE : id & ~PIECES_ONLY;
+            w.ids[begin + i] = id;
+            if (id != NONE) return;
+            if (length > MIDDLE) atomicAdd(&w.request->error, 1u);
+            else if (length > SHORT) s.missed[PROBE_TILE - 1 - atomicAdd(&s.middles, 1u)] = (u16)i;
+            else s.missed[atomicAdd(&s.shorts, 1u)] = (u16)i;
+        };
+        for (u32 base = 0; base < pieces; base += AT_ONCE * 128) {
+            const u8 *x[AT_ONCE];
+            u32 length[AT_ONCE], id[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const u32 i = base + j * 128 + tid;
+                x[j] = w.text + (i < pieces ? at_of(i) : begin);
+                length[j] = i < pieces ? length_at(i) : 0;
             }
-            Miss what = {begin + at, i | length << 16};
-            enqueue(miss && length <= SHORT, what, &w.request->shorts, w.shorts);
-            enqueue(miss && length > SHORT, what, &w.request->middles, w.middles);
+            probe_short(t, x, length, id);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const u32 i = base + j * 128 + tid;
+                if (i >= pieces) continue;
+                if (id[j] == LATER) s.later[atomicAdd(&s.laters, 1u)] = (u16)i;
+                else found(i, id[j]);
+            }
         }
+        __syncthreads();
+        for (u32 j = tid; j < s.laters; j += 128) found(s.later[j], probe(t, w.text + at_of(s.later[j]), length_at(s.later[j])));
+        __syncthreads();
+        if (tid < 2) {  // one place in the queues for all of the tile
+            const u32 count = tid ? s.middles : s.shorts;
+            if (count) (tid ? s.first_middle : s.first_short) = atomicAdd(tid ? &w.request->middles : &w.request->shorts, count);
+        }
+        __syncthreads();
+        auto miss = [&](u32 i) { return Miss{at_of(i), i | length_at(i) << 16}; };
+        for (u32 j = tid; j < s.shorts; j += 128) w.shorts[s.first_short + j] = miss(s.missed[j]);
+        for (u32 j = tid; j < s.middles; j += 128) w.middles[s.first_middle + j] = miss(s.missed[PROBE_TILE - 1 - j]);
         __syncthreads();
     }
 }
@@ -92,28 +111,55 @@ __device__ inline void merge_shorts(const Tables &t, const Work &w, u32 warp, u3
         if (busy && !i) missed(w, miss, __popc(alive));
     }
 }
-// Tokens per tile -> where each tile's begin. One block of THREADS.
-template <int THREADS> __device__ void scan_tokens(const Work &w) {
+// A thread for each short one.
+struct MergeSpace {
+    u32 tokens[SHORT * 128], ranks[SHORT * 128], products[SHORT * 128];
+};
+__device__ inline void merge_many(const Tables &t, const Work &w, MergeSpace &s, u32 block, u32 blocks) {
+    const u32 tid = threadIdx.x, count = w.request->shorts;
+    for (u32 k = block * 128 + tid; k < count; k += blocks * 128) {
+        Miss miss = w.shorts[k];
+        int n = merge_piece(t, w.text + miss.begin, miss.at >> 16, s.tokens + tid, s.ranks + tid, s.products + tid, 128);
+        for (int i = 0; i < n; i++) w.loose[miss.begin + i] = s.tokens[tid + i * 128];
+        missed(w, miss, n);
+    }
+}
+// The first blocks take the middle ones. Of few short ones each has half a warp, of many a thread.
+__device__ inline void merge_kernel(const Tables &t, const Work &w, u8 *raw) {
+    const u32 blocks = gridDim.x > 3 ? gridDim.x / 4 : 0, warp = (blockIdx.x * 128 + threadIdx.x) >> 5, warps = gridDim.x * 4;
+    if (blockIdx.x < blocks) merge_middles(t, w, warp, 4 * blocks);
+    else if (w.request->shorts > 4 * (warps - 4 * blocks)) merge_many(t, w, *(MergeSpace *)raw, blockIdx.x - blocks, gridDim.x - blocks);
+    else merge_shorts(t, w, warp - 4 * blocks, warps - 4 * blocks);
+    if (!blocks) merge_middles(t, w, warp, warps);
+}
+
+// Tokens per tile -> where each tile's begin: first within SUMMED tiles, a warp for each so many; the last block to end sums
+// those up. Blocks of THREADS.
+template <int THREADS> __device__ void sums_kernel(const Work &w) {
     __shared__ u32 sums[THREADS / 32], carry;
     const int tid = threadIdx.x;
-    const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
+    const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE, groups = (tiles + SUMMED - 1) / SUMMED;
+    for (u32 g = (blockIdx.x * THREADS + tid) >> 5; g < groups; g += gridDim.x * THREADS / 32) {
+        const u32 k = g * SUMMED + 2 * lane_id();
+        const u32 a = k < tiles ? w.tokens[k] : 0, b = k + 1 < tiles ? w.tokens[k + 1] : 0;
+        u32 total, at = warp_sum_before(a + b, total);
+        if (k < tiles) w.offsets[k] = at;
+        if (k + 1 < tiles) w.offsets[k + 1] = at + a;
+        if (!lane_id()) w.sums[g] = total;
+    }
+    if (!last_block(&w.request->merged)) return;
     if (!tid) carry = 0;
     __syncthreads();
-    for (u32 base = 0; base < tiles; base += 8 * THREADS) {
-        u32 counts[8], sum = 0, from = base + tid * 8, total;
-        for (int k = 0; k < 8; k++) sum += counts[k] = from + k < tiles ? __ldcg(w.tokens + from + k) : 0;
-        u32 at = carry + warp_sum_before(sum, total);
+    for (u32 base = 0; base < groups; base += THREADS) {
+        const u32 own = base + tid < groups ? __ldcg(w.sums + base + tid) : 0;
+        u32 total, at = warp_sum_before(own, total), all = 0;
         if (!lane_id()) sums[tid >> 5] = total;
         __syncthreads();
-        u32 all = 0;
         for (int k = 0; k < THREADS / 32; k++) {
             if (k < tid >> 5) at += sums[k];
             all += sums[k];
         }
-        for (int k = 0; k < 8; k++) {
-            if (from + k < tiles) w.offsets[from + k] = at;
-            at += counts[k];
-        }
+        if (base + tid < groups) w.sums[base + tid] = carry + at;
         __syncthreads();
         if (!tid) carry += all;
         __syncthreads();
@@ -121,57 +167,53 @@ template <int THREADS> __device__ void scan_tokens(const Work &w) {
     if (!tid) w.request->total = carry;
 }
 
-// Latency: few misses, as many lanes as there are. The last block sums up.
-__device__ inline void merge_kernel(const Tables &t, const Work &w) {
-    const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, warps = gridDim.x * blockDim.x >> 5, middles = warps / 4;
-    if (warp < middles) merge_middles(t, w, warp, middles);
-    else merge_shorts(t, w, warp - middles, warps - middles);
-    if (last_block(&w.request->merged)) scan_tokens<128>(w);
-}
-// Throughput: a thread for each short one.
-__device__ inline void merge_many_kernel(const Tables &t, const Work &w) {
-    __shared__ u32 space[3][SHORT * 128];
-    const u32 blocks = gridDim.x / 4, tid = threadIdx.x;
-    if (blockIdx.x < blocks) {
-        merge_middles(t, w, (blockIdx.x * 128 + tid) >> 5, blocks * 4);
-        return;
+// The tokens of a tile in a row at `to`, four pieces a thread. Ends behind a barrier. Returns how many.
+__device__ inline u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
+    const int tid = threadIdx.x;
+    const u32 begin = tile * PROBE_TILE, pieces = w.pieces[tile];
+    u32 out = 0;
+    for (u32 base = 0; base < pieces; base += 512) {
+        const u32 i = base + 4 * tid;
+        const uint4 q = i < pieces ? *(const uint4 *)(w.ids + begin + i) : make_uint4(0, 0, 0, 0);
+        const u32 ids[4] = {q.x, q.y, q.z, q.w};
+        u32 counts[4], own = 0, total, all = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            counts[k] = i + k >= pieces ? 0 : ids[k] & MISSED ? (ids[k] & ~MISSED) >> MISSED_COUNT : 1;
+            own += counts[k];
+        }
+        u32 at = out + warp_sum_before(own, total);
+        if (!lane_id()) sums[tid >> 5] = total;
+        __syncthreads();
+        for (int j = 0; j < 4; j++) {
+            if (j < tid >> 5) at += sums[j];
+            all += sums[j];
+        }
+        u32 tokens[4][3];  // what is there is asked for at once: stores could be in the way of later loads
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (u32 j = 0; j < 3; j++) {
+                const bool miss = ids[k] & MISSED && j < counts[k];
+                tokens[k][j] = miss ? w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j] : ids[k];
+            }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+#pragma unroll
+            for (u32 j = 0; j < 3; j++)
+                if (j < counts[k]) to[at + j] = tokens[k][j];
+            for (u32 j = 3; j < counts[k]; j++) to[at + j] = w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j];
+            at += counts[k];
+        }
+        out += all;
+        __syncthreads();
     }
-    const u32 count = w.request->shorts;
-    for (u32 k = (blockIdx.x - blocks) * 128 + tid; k < count; k += (gridDim.x - blocks) * 128) {
-        Miss miss = w.shorts[k];
-        int n = merge_piece(t, w.text + miss.begin, miss.at >> 16, space[0] + tid, space[1] + tid, space[2] + tid, 128);
-        for (int i = 0; i < n; i++) w.loose[miss.begin + i] = space[0][tid + i * 128];
-        missed(w, miss, n);
-    }
+    return out;
 }
-
 __device__ inline void compact_kernel(const Work &w) {
     __shared__ u32 sums[4];
-    const int tid = threadIdx.x;
     const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
-    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
-        const u32 begin = k * PROBE_TILE, pieces = w.pieces[k];
-        u32 out = w.offsets[k];
-        for (u32 base = 0; base < pieces; base += 128) {
-            u32 i = base + tid, id = i < pieces ? w.ids[begin + i] : 0, total;
-            u32 count = i >= pieces ? 0 : id & MISSED ? (id & ~MISSED) >> MISSED_COUNT : 1;
-            u32 at = out + warp_sum_before(count, total);
-            if (!lane_id()) sums[tid >> 5] = total;
-            __syncthreads();
-            u32 all = 0;
-            for (int j = 0; j < 4; j++) {
-                if (j < tid >> 5) at += sums[j];
-                all += sums[j];
-            }
-            if (count && !(id & MISSED)) w.out[at] = id;
-            if (id & MISSED) {
-                const u32 *from = w.loose + begin + (id & (PROBE_TILE - 1));
-                for (u32 j = 0; j < count; j++) w.out[at + j] = from[j];
-            }
-            out += all;
-            __syncthreads();
-        }
-    }
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) row_of(w, k, sums, w.out + w.sums[k / SUMMED] + w.offsets[k]);
 }
 
 // As many IDs as there are, in whole lines of the bus, into the host's memory; then the request's counters.

@@ -1,9 +1,55 @@
-// Kernels: where pieces begin. In this order: tiles, then for what no thread has synchronised in maps, groups and heads.
+// Kernels: where pieces begin. Tiles, then heads: what no thread has synchronised in.
 #pragma once
-#include "warp.cuh"
+#include "teams.cuh"
 
-template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w) {
-    extern __shared__ __align__(16) u8 raw[];
+// Per byte its highest bit, where may_cut holds of it and the byte before.
+__device__ __forceinline__ u32 may_cuts(u32 last, u32 four) {
+    auto breaks = [](u32 w) { return w & w << 1 & w << 2 & w << 3 & w << 4; };  // 0xf8 and more
+    const u32 before = four << 8 | last;
+    return four & four << 1 & ~breaks(four) & before & ~breaks(before) & 0x80808080u;
+}
+// The tile's cuts, a lane for 16 bytes. Returns bits that are set where one is.
+template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u32 n, u32 begin, u32 *cuts) {
+    constexpr int AT_ONCE = 4;  // so many answers of memory are waited for together
+    u32 any = 0;
+    for (u32 from = begin + 512 * (threadIdx.x >> 5); from < begin + T::BYTES; from += 16 * T::THREADS) {
+        const u32 at = from + 16 * lane_id();
+        u32 may = 0, bits = 0;
+        if (at < n) {
+            const uint4 q = *(const uint4 *)(text + at);
+            if ((q.x | q.y | q.z | q.w) & 0x80808080u) {
+                const u32 last = at ? text[at - 1] : 0;
+                auto four = [](u32 m) { return m * 0x00204081u >> 28; };
+                may = four(may_cuts(last, q.x)) | four(may_cuts(q.x >> 24, q.y)) << 4 | four(may_cuts(q.y >> 24, q.z)) << 8 |
+                      four(may_cuts(q.z >> 24, q.w)) << 12;
+                if (n - at < 16) may &= (1u << (n - at)) - 1;
+            }
+        }
+        while (may) {
+            u32 place[AT_ONCE], taken[AT_ONCE];
+            u64 key[AT_ONCE], held[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                place[k] = may ? lowest(may) : k ? place[k - 1] : 0;  // the same again, where there are no more
+                may &= may - 1;
+                key[k] = seam(text, at + place[k]);
+                taken[k] = token_has_bytes(t, text[at + place[k] - 1], text[at + place[k]]);
+                held[k] = ro(t.adjacent + first_slot(t, key[k]));
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                if (!taken[k] && held[k] != key[k] && (!held[k] || no_token_across(t, key[k]))) bits |= 1u << place[k];
+        }
+        __syncwarp();
+        bits <<= at & 16;
+        bits |= __shfl_xor_sync(ALL, bits, 1);
+        if (!(lane_id() & 1)) cuts[at >> 5] = bits;
+        any |= bits;
+    }
+    return any;
+}
+
+template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
     const int tid = threadIdx.x;
     const u32 n = w.request->n, tiles = n / T::BYTES + 1;
@@ -11,13 +57,16 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w) 
     __syncthreads();
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
         const long begin = (long)k * T::BYTES;
-        load_classes(s, t, w.text, n, begin, tid);
-        __syncthreads();
+        const bool high = __syncthreads_or(load_classes(s, t, w.text, n, begin, tid));
         find_start(s, t, tid);
         __syncthreads();
         walk(s, begin, tid, w.exits + k);
+        u32 any = 0;
+        if (high) any = store_cuts<T>(t, w.text, n, begin, w.cuts);
+        else
+            for (int i = tid; i < T::BYTES / 32; i += T::THREADS) w.cuts[begin / 32 + i] = 0;
         __syncthreads();
-        u32 any = __syncthreads_or(store_mask(s, n, begin, tid, w.mask));
+        any = __syncthreads_or(any | store_mask(s, n, begin, tid, w.mask));
         if (!tid) {
             w.any[k] = any;
             w.late[k] = late_of(s);
@@ -32,8 +81,7 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w) 
     }
 }
 
-template <class T> __device__ void maps_kernel(const Tables &t, const Work &w) {
-    extern __shared__ __align__(16) u8 raw[];
+template <class T> __device__ void maps_of_tiles(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
     ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + sizeof(T));
     const int tid = threadIdx.x;
@@ -53,21 +101,19 @@ template <class T> __device__ void maps_kernel(const Tables &t, const Work &w) {
     }
 }
 
-template <class T> __device__ void groups_kernel(const Tables &t, const Work &w) {
+template <class T> __device__ void maps_of_groups(const Tables &t, const Work &w) {
     const u32 tiles = w.request->n / T::BYTES + 1, tid = threadIdx.x;
-    if (!w.request->deferred) return;
     for (u32 g = blockIdx.x; (g + 1) * GROUP <= tiles; g += gridDim.x) {
-        u32 opaque = __syncthreads_and(w.exits[g * GROUP + tid].state == NONE);
+        u32 opaque = __syncthreads_and(tid >= GROUP || w.exits[g * GROUP + tid].state == NONE);
         if (!tid) w.group_opaque[g] = opaque;
         if (opaque && tid < t.states) w.group_maps[(size_t)g * STATES_LIMIT + tid] = group_map(w.maps, g, tid);
     }
 }
 
-template <class T> __device__ void heads_kernel(const Tables &t, const Work &w) {
-    extern __shared__ __align__(16) u8 raw[];
+template <class T> __device__ void walk_heads(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
     ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + sizeof(T));
-    __shared__ Map entries[T::THREADS];
+    Map *entries = (Map *)(raw + sizeof(T) + chunks_size<T>(t));
     const int tid = threadIdx.x;
     const u32 n = w.request->n, deferred = w.request->deferred;
     if (blockIdx.x >= deferred) return;
@@ -98,4 +144,13 @@ template <class T> __device__ void heads_kernel(const Tables &t, const Work &w) 
             walk_head(s, t, entries[tid], n, begin, tid * T::CHUNK, min((tid + 1) * T::CHUNK, end), w.mask, w.any);
         __syncthreads();
     }
+}
+
+template <class T> __device__ void heads_kernel(const Tables &t, const Work &w, u8 *raw) {
+    if (!w.request->deferred) return;
+    maps_of_tiles<T>(t, w, raw);
+    grid_sync(&w.request->barriers[0]);
+    maps_of_groups<T>(t, w);
+    grid_sync(&w.request->barriers[0]);
+    walk_heads<T>(t, w, raw);
 }

@@ -20,8 +20,9 @@ HD Map then(const Map &before, const Map &after) {  // `after` is the map of bef
 
 // Of a chunk, packed: state | register codes of 8 bits each; a code is 0 to 2, a register held, or 3 + position in the chunk.
 template <class T> struct ChunkMaps {
-    u32 of[STATES_LIMIT * T::THREADS];  // [state][chunk]
+    u32 of[1];  // [state][chunk]
 };
+template <class T> HD u32 chunks_size(const Tables &t) { return t.states * T::THREADS * 4; }
 template <class T> HD void map_chunk(ChunkMaps<T> &maps, const T &s, const Tables &t, int tid, int end) {
     const int from = T::LEFT + tid * T::CHUNK, to = from + T::CHUNK < T::LEFT + end ? from + T::CHUNK : T::LEFT + end;
     auto silent = [](u32) {};

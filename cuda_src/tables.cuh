@@ -45,20 +45,3 @@ static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) ==
 
 HD u32 continuation_class(const Tables &t) { return t.classes; }
 HD u32 break_class(const Tables &t) { return t.classes + 1; }
-
-// The class of the byte at x: of the character that it begins, of a continuation, or of a break. Valid UTF-8 but for
-// break bytes.
-HD u32 classify(const Tables &t, const u8 *x) {
-    u32 b = ro(x);
-    if (b < 0x80) return ro(t.ascii + b);
-    if (b < 0xc0) return continuation_class(t);
-    if (b == BREAK_BYTE) return break_class(t);
-    u32 c, b1 = ro(x + 1) & 63;
-    if (b < 0xe0)
-        c = (b & 31) << 6 | b1;
-    else {
-        u32 b2 = ro(x + 2) & 63;
-        c = b < 0xf0 ? (b & 15) << 12 | b1 << 6 | b2 : (b & 7) << 18 | b1 << 12 | b2 << 6 | (ro(x + 3) & 63);
-    }
-    return ro(t.page_classes + (u32)ro(t.pages + (c >> 7)) * 128 + (c & 127));
-}

@@ -13,7 +13,7 @@ struct Exit {  // the transducer behind the last byte of a tile; registers are p
     u32 state, r0, r1, r2;  // state NONE: no thread of the tile has synchronised
 };
 
-template <int CHUNK_, int THREADS_> struct Tile {
+template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     static constexpr int CHUNK = CHUNK_, THREADS = THREADS_, BYTES = CHUNK * THREADS, LEFT = 64, SPAN = LEFT + BYTES;
     static constexpr int WORDS = SPAN / 4, PER_CHUNK = CHUNK / 4;
     static constexpr int NOWHERE = 0x7fffffff;
@@ -37,15 +37,43 @@ template <class T> HD void load_tables(T &s, const Tables &t, int tid) {
     for (int i = tid; i < 128; i += T::THREADS) s.ascii[i] = ro(t.ascii + i);
 }
 
-// Bytes to classes. `text` is aligned to 16 bytes and readable to the next multiple of 16 behind its 3rd byte after the end.
-template <class T> HD void load_classes(T &s, const Tables &t, const u8 *text, long n, long begin, int tid) {
+// The classes of the first four bytes of eight: of the character that a byte begins, of a continuation, or of a break. Valid
+// UTF-8 but for break bytes. What memory has to say of the four is asked for together.
+HD u32 classes_of(const u8 *ascii, const Tables &t, u64 eight) {
+    u32 point[4], page[4], classes = 0;
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int j = 0; j < 4; j++) {
+        u32 x = (u32)(eight >> 8 * j), b = x & 255, b1 = x >> 8 & 63, b2 = x >> 16 & 63, b3 = x >> 24 & 63;
+        u32 two = (b & 31) << 6 | b1, three = (b & 15) << 12 | b1 << 6 | b2, four = (b & 7) << 18 | b1 << 12 | b2 << 6 | b3;
+        point[j] = b < 0xc0 || b == BREAK_BYTE ? 0 : b < 0xe0 ? two : b < 0xf0 ? three : four;
+        page[j] = ro(t.pages + (point[j] >> 7));
+    }
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int j = 0; j < 4; j++) {
+        u32 b = (u32)(eight >> 8 * j) & 255, found = ro(t.page_classes + page[j] * 128 + (point[j] & 127));
+        if (b < 0xc0) found = b < 0x80 ? ascii[b] : continuation_class(t);
+        if (b == BREAK_BYTE) found = break_class(t);
+        classes |= found << 8 * j;
+    }
+    return classes;
+}
+
+// Bytes to classes. `text` is aligned to 16 bytes and readable for 20 bytes behind the end.
+// Returns bits that are set where this thread has seen a byte beyond ASCII.
+template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, long n, long begin, int tid) {
     const u32 other = break_class(t) * 0x01010101u;
+    u32 high = 0;
     for (int i = tid; i < T::SPAN / 32; i += T::THREADS) s.mask[i] = 0;
     for (int v = tid; v < T::SPAN / 16; v += T::THREADS) {
         long at = begin - T::LEFT + 16L * v;
         u32 out[4] = {other, other, other, other};
         if (at >= 0 && at < n) {
-            u32 in[4];
+            u32 in[5];
+            in[4] = *(const u32 *)(text + at + 16);
 #ifdef __CUDA_ARCH__
             uint4 q = *(const uint4 *)(text + at);
             in[0] = q.x, in[1] = q.y, in[2] = q.z, in[3] = q.w;
@@ -57,23 +85,19 @@ template <class T> HD void load_classes(T &s, const Tables &t, const u8 *text, l
 #endif
             for (int k = 0; k < 4; k++) {
                 u32 w = in[k];
-                if (!(w & 0x80808080u)) {
+                high |= w & 0x80808080u;
+                if (!(w & 0x80808080u))
                     out[k] = s.ascii[w & 255] | s.ascii[w >> 8 & 255] << 8 | s.ascii[w >> 16 & 255] << 16 |
                              (u32)s.ascii[w >> 24] << 24;
-                } else {
-                    out[k] = 0;
-                    for (int j = 0; j < 4; j++) {
-                        u32 b = w >> 8 * j & 255;
-                        u32 c = b < 0x80 ? s.ascii[b] : b < 0xc0 ? continuation_class(t) : classify(t, text + at + 4 * k + j);
-                        out[k] |= c << 8 * j;
-                    }
-                }
+                else
+                    out[k] = classes_of(s.ascii, t, (u64)in[k + 1] << 32 | w);
                 for (int j = 0; j < 4; j++)
                     if (at + 4 * k + j >= n) out[k] = (out[k] & ~(255u << 8 * j)) | break_class(t) << 8 * j;
             }
         }
         for (int k = 0; k < 4; k++) s.classes[T::slot(4 * v + k)] = out[k];
     }
+    return high;
 }
 
 // From "any state" at i, up to e. Returns where it has synchronised, in `state`; NOWHERE if it has not.
@@ -101,10 +125,10 @@ template <class T> HD void find_start(T &s, const Tables &t, int tid) {
     s.state[tid] = (u16)state;
 }
 
-// One move of the transducer at position i. `emit` gets each settled boundary.
-template <class P, class E> HD void move(u32 entry, P i, P &r0, P &r1, P &r2, E &&emit) {
-    if (!(entry & 0x40f0000u)) return;
-    if (entry >> 19 & 1) emit(i);
+// What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
+constexpr u32 HERE = 1u << 19, RARER = 0x4070000u;
+// The rarer part of a move at position i. `emit` gets each boundary that is settled now.
+template <class P, class E> HD void move_rarer(u32 entry, P i, P &r0, P &r1, P &r2, E &&emit) {
     if (entry & 0x70000u) {
         if (entry >> 16 & 1) emit(r0);
         if (entry >> 17 & 1) emit(r1);
@@ -120,6 +144,10 @@ template <class P, class E> HD void move(u32 entry, P i, P &r0, P &r1, P &r2, E 
         r2 = (q & 3) == 0 ? v0 : (q & 3) == 1 ? v1 : (q & 3) == 2 ? v2 : i;
     }
 }
+template <class P, class E> HD void move(u32 entry, P i, P &r0, P &r1, P &r2, E &&emit) {
+    if (entry & HERE) emit(i);
+    if (entry & RARER) move_rarer(entry, i, r0, r1, r2, emit);
+}
 
 // Runs from each thread's point to the next one. The last thread tells the tile's exit.
 template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
@@ -133,16 +161,32 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
         return;
     }
     const int e = last ? T::SPAN : s.from[next];
-    u32 state = s.state[tid], w = i & 3 ? s.classes[T::slot(i >> 2)] >> 8 * (i & 3) : 0;
+    u32 state = s.state[tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in
     int r0 = i, r1 = i, r2 = i;
     auto emit = [&](int at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); };
-    for (; i < e; i++) {
-        if (!(i & 3)) w = s.classes[T::slot(i >> 2)];
-        u32 entry = s.moves[state + (w & 255)];
-        w >>= 8;
+    auto step = [&](u32 cls) {
+        u32 entry = s.moves[state + cls];
         state = entry & 0xffff;
-        move(entry, i, r0, r1, r2, emit);
+        here |= (entry / HERE & 1) << (i & 31);
+        if (entry & RARER) move_rarer(entry, i, r0, r1, r2, emit);
+        i++;
+    };
+    auto flush = [&] {  // behind a word's last step
+        if (here) atomic_or(&s.mask[(i - 1) >> 5], here);
+        here = 0;
+    };
+    while (i < e && i & 3) step(s.cls(i));
+    if (!(i & 31)) flush();
+    while (i + 4 <= e) {
+        const u32 w = s.classes[T::slot(i >> 2)];
+        step(w & 255);
+        step(w >> 8 & 255);
+        step(w >> 16 & 255);
+        step(w >> 24);
+        if (!(i & 31)) flush();
     }
+    while (i < e) step(s.cls(i));
+    flush();
     if (last) {
         const u32 origin = (u32)(begin - T::LEFT);
         *exit = Exit{state, origin + r0, origin + r1, origin + r2};

@@ -5,7 +5,7 @@
 // Window w is the part of the piece in the 64 bytes from word w on. Its BPE is told by the bits at which its tokens begin.
 // Neighbouring windows share the 32 bytes of a word; where a token of both has the same span there, the two results join
 // (merges.py, lemma B): the bits before it are the left window's, those from it on the right one's. Where no token agrees
-// the word is *open*; what lies between the next words that are not is encoded as one stretch (rounds.cuh).
+// the word is *open* (units.cuh).
 #pragma once
 #include "marks.cuh"
 #include "pairs.cuh"
@@ -15,8 +15,8 @@ constexpr u32 WINDOW = 64;
 
 struct LongPiece {
     u32 begin, end;
-    u32 first;   // the number of its first window among all
-    u32 broken;  // a stretch in it did not fit what stands beside it: the whole piece is encoded as one
+    u32 first;  // the number of its first window among all
+    u32 unused;
 };
 HD u32 first_word(const LongPiece &p) { return p.begin >> 5; }
 HD u32 last_word(const LongPiece &p) { return (p.end - 1) >> 5; }
@@ -39,12 +39,12 @@ HD bool one_byte(const u8 *text, u32 begin, u32 end) {
         if (first_bytes(load_8(text + at), end - at) != first_bytes(all, end - at)) return false;
     return true;
 }
-// The bits of an inner word in its two windows -> the joined bits, and where in it a shared token begins. False: open.
+// The bits of an inner word in its two windows -> the joined bits. False: open.
 // The left window ends with the word, and so does its last token; of the right one bit 32 is asked as well.
-HD bool join(u32 left, u64 right, u32 &bits, u32 &cut) {
+HD bool join(u32 left, u64 right, u32 &bits) {
     u64 a = left | 1ull << 32, b = right & 0x1ffffffffull;
     for (u32 both = left & (u32)right; both; both &= both - 1) {
-        cut = lowest(both);
+        u32 cut = lowest(both);
         u64 na = a >> cut & ~1ull, nb = b >> cut & ~1ull;
         if (!nb || (na & (~na + 1)) != (nb & (~nb + 1))) continue;  // the tokens that begin here have other ends
         u32 below = (1u << cut) - 1;
@@ -53,13 +53,13 @@ HD bool join(u32 left, u64 right, u32 &bits, u32 &cut) {
     }
     return false;
 }
-// What is known of a word of a long piece. `cut`: where a shared token begins; the piece's ends need none.
+// What is known of a word of a long piece; at the piece's ends a window is right by itself.
 struct Joined {
     bool known;
-    u32 bits, cut;
+    u32 bits;
 };
 HD Joined joined(const LongPiece &p, const u64 *windows, u32 word) {
-    Joined j = {false, 0, 0};
+    Joined j = {false, 0};
     const u64 *own = windows + p.first + (word - first_word(p));
     if (word == first_word(p)) {
         j.known = own[0] != 0;
@@ -68,40 +68,7 @@ HD Joined joined(const LongPiece &p, const u64 *windows, u32 word) {
         j.known = own[-1] != 0;
         j.bits = (u32)(own[-1] >> 32);
     } else if (own[0] && own[-1]) {
-        u32 cut = 0;
-        j.known = join((u32)(own[-1] >> 32), own[0], j.bits, cut);
-        j.cut = word * 32 + cut;
+        j.known = join((u32)(own[-1] >> 32), own[0], j.bits);
     }
     return j;
-}
-
-// The stretch around the open words from `word` on, the first of them: [begin, end), with the tokens that must come out
-// first and last where those ends lie inside the piece.
-struct Stretch {
-    u32 begin, end;
-    u32 head_end, tail_begin;  // 0: no condition
-};
-HD u32 token_end(const LongPiece &p, const u64 *windows, u32 begin) {
-    // the shared token at `begin` ends where the right window's next token begins
-    u32 word = begin >> 5, first = word * 32;
-    u64 bits = windows[p.first + (word - first_word(p))] >> (begin - first);
-    for (u32 k = 1; begin + k < window_end(p, word); k++)
-        if (bits >> k & 1) return begin + k;
-    return window_end(p, word);
-}
-// `next`: the first word behind it, before the last one, that is not open; the last one if there is none.
-HD Stretch stretch_at(const LongPiece &p, const u64 *windows, u32 word, u32 next) {
-    Stretch s = {p.begin, p.end, 0, 0};
-    if (word > first_word(p) + 1) {
-        s.begin = joined(p, windows, word - 1).cut;
-        s.head_end = token_end(p, windows, s.begin);
-    }
-    if (next < last_word(p)) {
-        s.tail_begin = joined(p, windows, next).cut;
-        s.end = token_end(p, windows, s.tail_begin);
-    }
-    return s;
-}
-HD bool opens(const LongPiece &p, const u64 *windows, u32 word) {
-    return !joined(p, windows, word).known && (word == first_word(p) || joined(p, windows, word - 1).known);
 }

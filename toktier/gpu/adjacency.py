@@ -38,7 +38,7 @@ def adjacency(texts: Iterable[bytes]) -> dict[str, npt.NDArray[Any]]:
             else:
                 parts.add((left[-1], right[0]))
     keys = np.array(sorted(ord(a) << SECOND | ord(b) for a, b in pairs), np.uint64)
-    bits = hashing.slots_for(len(keys))
+    bits = hashing.slots_for(len(keys), hashing.SPARSE)
     slots = np.zeros(1 << bits, np.uint64)
     slots[hashing.place(hashing.hash_key(keys, bits), bits)] = keys
     flags = np.zeros(64 * 64, np.uint8)

@@ -20,16 +20,19 @@ REQUEST = np.dtype(
         ("n", "<u4"),
         ("deferred", "<u4"),
         ("longs", "<u8"),
-        ("stretches", "<u4"),
         ("shorts", "<u4"),
         ("middles", "<u4"),
-        ("broken", "<u4"),
-        ("scratch", "<u4"),
+        ("open", "<u4"),
+        ("unsettled", "<u4"),
+        ("units", "<u4", 2),
+        ("bigs", "<u4", 2),
+        ("giants", "<u4", 2),
         ("error", "<u4"),
         ("total", "<u4"),
-        ("stretched", "<u4"),
+        ("passes", "<u4"),
         ("merged", "<u4"),
-        ("unused", "<u4", 3),
+        ("barriers", "<u4", 2),
+        ("unused", "<u4", 12),
     ]
 )
 """``struct Request``."""
@@ -48,16 +51,22 @@ FIELDS = (
     "group_opaque",
     "longs",
     "windows",
-    "stretches",
+    "marked",
+    "units",
+    "giants",
+    "bigs",
+    "team",
     "ids",
     "loose",
     "spare",
+    "ranks",
     "shorts",
     "middles",
     "pieces",
     "tokens",
     "offsets",
     "out",
+    "sums",
     "host_out",
     "host_request",
 )
@@ -66,7 +75,12 @@ _STRUCT = struct.Struct(f"<{len(FIELDS)}Q2I")
 WORK_SIZE = _STRUCT.size
 
 PROBE_TILE = 2048
+SUMMED = 64
 GROUP = 64
+SHORTEST_GIANT = 2048
+"""Bytes of a unit that several blocks encode, at least."""
+TEAM_BLOCKS = 4096
+"""Blocks that may encode a unit together."""
 ALIGNMENT = 256
 PADDING = 64
 """Bytes behind a text that may be read."""
@@ -101,6 +115,7 @@ class Layout:
         groups = tiles // GROUP + 1
         probe_tiles = room // PROBE_TILE + 1
         words = room // 32 + 1
+        slots = 2 * words  # of words that pieces share there is one for each
         # A piece is long behind a word of its own, and a miss has two bytes at least.
         sizes = {
             "request": REQUEST.itemsize,
@@ -117,16 +132,22 @@ class Layout:
             "group_opaque": 4 * groups,
             "longs": 16 * words,
             "windows": 8 * words,
-            "stretches": 8 * words,
+            "marked": 4 * slots,
+            "units": 12 * slots,
+            "giants": 12 * (room // SHORTEST_GIANT + 1),
+            "bigs": 8 * slots,
+            "team": 40 * TEAM_BLOCKS,
             "ids": 4 * PROBE_TILE * probe_tiles,
             "loose": 4 * PROBE_TILE * probe_tiles,
             "spare": 4 * PROBE_TILE * probe_tiles,
+            "ranks": 4 * PROBE_TILE * probe_tiles,
             "shorts": 8 * (room // 2 + 1),
             "middles": 8 * (room // 16 + 1),
             "pieces": 4 * probe_tiles,
             "tokens": 4 * probe_tiles,
             "offsets": 4 * probe_tiles,
             "out": 4 * PROBE_TILE * probe_tiles,
+            "sums": 4 * (probe_tiles // SUMMED + 1),
         }
         offsets, at = {}, 0
         for name, size in sizes.items():

@@ -19,9 +19,14 @@ _EVEN = np.uint64((1 << 64) - 2)
 """Slots of 16 bytes: a key's home is the first of two that lie in one sector of the device's memory."""
 
 
-def slots_for(keys: int) -> int:
-    """log2 of the number of slots."""
-    return max(4, int(2 * keys - 1).bit_length()) if keys else 4
+def slots_for(keys: int, least: int = 2) -> int:
+    """log2 of the number of slots: at least so many for each key."""
+    return max(4, int(least * keys - 1).bit_length()) if keys else 4
+
+
+SPARSE = 8
+"""Slots for each key of a small table that is asked mostly for what it does not hold: a warp waits for its longest way
+to a free slot."""
 
 
 def hash_8(key: U64, length: U64, bits: int) -> U64:

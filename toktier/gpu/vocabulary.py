@@ -114,13 +114,13 @@ def piece_tables(pieces: list[tuple[bytes, int]]) -> dict[str, npt.NDArray[Any]]
     slots_8["key"][at], slots_8["id"][at], slots_8["length"][at] = low, ids, lengths
 
     low, high, ids, lengths = _columns(middle)
-    bits = hashing.slots_for(len(middle))
+    bits = hashing.slots_for(len(middle), 4)
     slots_16 = np.zeros(1 << bits, SLOT_16)
     at = hashing.place(hashing.hash_16(low, high, lengths, bits), bits)
     slots_16["low"][at], slots_16["high"][at], slots_16["id"][at], slots_16["length"][at] = low, high, ids, lengths
 
     hashes = np.array([hashing.hash_long(t) for t, _ in long], np.uint64)
-    bits = hashing.slots_for(len(long))
+    bits = hashing.slots_for(len(long), hashing.SPARSE)
     slots_long = np.zeros(1 << bits, SLOT_LONG)
     at = hashing.place(hashes >> np.uint64(64 - bits), bits)
     sizes = np.array([len(t) for t, _ in long], np.int64)

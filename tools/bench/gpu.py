@@ -5,7 +5,9 @@ Accounts, named in every row:
   page-locked memory as a uint32 array;
 - ``host to host, bytes``: as that, from a ``bytes`` object, which is copied to page-locked memory first;
 - ``device``: events around replays of a graph without the delivery to the host: text and IDs stay on the device (and a
-  copy of 64 bytes sets the counters back).
+  copy of 128 bytes sets the counters back);
+- ``host to host, pinned, in turn``: three encoders of the same tables, each on a stream of its own, so that copies of
+  one text go beside the kernels of another; bytes and time of all.
 Cases: ``steady``, one text again and again; ``fresh``, another text each time; ``list``, delivered as a Python list.
 """
 
@@ -17,8 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 from toktier.gpu import fatbin
 from toktier.gpu.buffers import REQUEST
@@ -34,6 +34,8 @@ ROUNDS = 200
 FRESH = 24
 FRESH_LONG = 4
 """Texts of more than a million characters."""
+IN_TURN, IN_TURN_BYTES = 24, 16_000_000
+"""Texts of the account in turn, and the size of each."""
 SEQUENCES = (128, 256, 512, 1024)
 """Bytes of a piece in the account that LLBPE publishes: merges alone, GPT-2's vocabulary."""
 BULK = ("mixed", "code", "prose", "CJK")
@@ -59,41 +61,45 @@ def run(
     rows: list[Record] = []
     stages: list[Stage] = []
     for folder in folders:
-        encoder = Encoder(device, tables_of_folder(folder), room_limit=max(64 << 20, 2 * bulk))
+        tables = tables_of_folder(folder)
+        encoder = Encoder(device, tables, room_limit=max(64 << 20, 2 * bulk))
         with device.current():
             for size in sizes:
                 rows += _requests(encoder, folder.name, size, _texts(size), rounds)
             for kind in BULK if bulk else ():
                 text = _long(kind, bulk)
                 bucket = _staged(encoder, text)
-                times = _device_times(encoder, bucket, len(text), 20)
+                times = _device_times(encoder, bucket, 20)
                 rows.append(record("device", f"bulk {kind}", folder.name, len(text), times))
                 stages += stages_of(encoder, bucket, len(text), folder.name, kind)
+            several = [encoder, *(Encoder(device, tables) for _ in range(2))]
+            for kind in BULK if bulk else ():
+                texts = [_long(kind, IN_TURN_BYTES)] * len(several)
+                times, own = _in_turn(several, texts, 10), IN_TURN * len(texts[0])
+                rows.append(record("host to host, pinned, in turn", f"bulk {kind}", folder.name, own, times))
             for length in SEQUENCES if bulk else ():
                 text = _sequences(length, min(bulk, 32_000_000))
                 bucket = _staged(encoder, text)
                 stages += stages_of(encoder, bucket, len(text), folder.name, f"sequences of {length}")
             text = corpus(1000, 1_000_000).encode()
             stages += stages_of(encoder, _staged(encoder, text), len(text), folder.name, "mixed")
-        encoder.close()
+        for other in several:
+            other.close()
     return rows, stages
 
 
 def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds: int) -> list[Record]:
     bucket = _staged(encoder, max(texts, key=len))
-    driver, stream = encoder.device.driver, bucket.stream
 
     def pinned() -> None:
-        bucket.send(driver, int(bucket.request["n"][0]))
-        bucket.graph.launch(stream)
-        stream.synchronize()
+        bucket.start()
+        bucket.wait()
 
-    own = len(texts[0])
-    _stage(bucket, texts[0])
+    bucket.stage(texts[0])
     found = [record("host to host, pinned", "steady", name, size, _times(pinned, rounds))]
     fresh: list[int] = []
     for text in texts * max(1, rounds // len(texts)):
-        _stage(bucket, text)
+        bucket.stage(text)
         fresh += _times(pinned, 1, warm=0)
     found.append(record("host to host, pinned", "fresh", name, size, fresh))
     found.append(
@@ -108,22 +114,15 @@ def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds
             _times(lambda: encoder.encode_view(texts[0]).tolist(), min(rounds, 50 if size <= 1_000_000 else 10)),
         )
     )
-    _stage(bucket, texts[0])
-    found.append(record("device", "steady", name, size, _device_times(encoder, bucket, own, min(rounds, 100))))
+    bucket.stage(texts[0])
+    found.append(record("device", "steady", name, size, _device_times(encoder, bucket, min(rounds, 100))))
     return found
 
 
 def _staged(encoder: Encoder, text: bytes) -> Bucket:
     bucket = encoder.bucket(len(text))
-    _stage(bucket, text)
-    bucket.send(encoder.device.driver, len(text))
-    bucket.stream.synchronize()
+    bucket.stage(text)
     return bucket
-
-
-def _stage(bucket: Bucket, text: bytes) -> None:
-    bucket.staging[REQUEST.itemsize : REQUEST.itemsize + len(text)] = np.frombuffer(text, np.uint8)
-    bucket.request["n"] = len(text)
 
 
 def _times(call: Callable[[], object], rounds: int, warm: int = 5) -> list[int]:
@@ -137,14 +136,14 @@ def _times(call: Callable[[], object], rounds: int, warm: int = 5) -> list[int]:
     return found
 
 
-def _device_times(encoder: Encoder, bucket: Bucket, size: int, rounds: int) -> list[int]:
+def _device_times(encoder: Encoder, bucket: Bucket, rounds: int) -> list[int]:
     driver, stream = encoder.device.driver, bucket.stream
-    bucket.send(driver, size)
-    kernels = [kernel for kernel in bucket.kernels if kernel.name != "deliver"]
+    bucket.send()
 
     def record_() -> None:
-        for kernel in kernels:
-            encoder.device.run(kernel.name, kernel.blocks, kernel.threads, stream, encoder.tables, bucket.work)
+        for launch, kernel in zip(bucket.launches, bucket.kernels, strict=True):
+            if kernel.name != "deliver":
+                launch()
 
     graph = capture(stream, record_)
     found = []
@@ -163,21 +162,39 @@ def _device_times(encoder: Encoder, bucket: Bucket, size: int, rounds: int) -> l
 
 def stages_of(encoder: Encoder, bucket: Bucket, size: int, name: str, text: str, rounds: int = 15) -> list[Stage]:
     """Each kernel of the chain between two events."""
-    driver, stream, device = encoder.device.driver, bucket.stream, encoder.device
-    bucket.send(driver, size)
+    driver, stream = encoder.device.driver, bucket.stream
+    bucket.send()
     times: dict[str, list[float]] = {kernel.name: [] for kernel in bucket.kernels}
     for _ in range(rounds):
         driver.memcpy_htod_async(int(bucket.memory), bucket.staging[: REQUEST.itemsize], stream)
         events = [driver.Event()]
         events[0].record(stream)
-        for kernel in bucket.kernels:
-            device.run(kernel.name, kernel.blocks, kernel.threads, stream, encoder.tables, bucket.work)
+        for launch in bucket.launches:
+            launch()
             events.append(driver.Event())
             events[-1].record(stream)
         stream.synchronize()
         for kernel, before, after in zip(bucket.kernels, events, events[1:], strict=False):
             times[kernel.name].append(before.time_till(after) * 1e3)
     return [Stage(name, text, size, kernel, round(sorted(t)[len(t) // 2], 1)) for kernel, t in times.items()]
+
+
+def _in_turn(encoders: Sequence[Encoder], texts: Sequence[bytes], rounds: int) -> list[int]:
+    """Time of all texts, each encoder with the next one as soon as it has done its last."""
+    buckets = [_staged(encoder, text) for encoder, text in zip(encoders, texts, strict=True)]
+    found = []
+    for k in range(rounds + 1):
+        started = time.perf_counter_ns()
+        for turn in range(IN_TURN):
+            bucket = buckets[turn % len(buckets)]
+            if turn >= len(buckets):
+                bucket.wait()
+            bucket.start()
+        for bucket in buckets:
+            bucket.wait()
+        if k:
+            found.append(time.perf_counter_ns() - started)
+    return found
 
 
 @cache

@@ -36,6 +36,8 @@ from toktier.chunks import ChunkEncoder
 from toktier.engines.base import Reference
 from toktier.errors import CannotEncode
 from toktier.gpu.buffers import WORK_SIZE
+from toktier.gpu.chain import Kernel
+from toktier.gpu.driver import Arguments
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router.cuda import CudaDevice
@@ -324,7 +326,8 @@ class Run:
             assert isinstance(device, CudaDevice)
             with device.device.current():
                 stream = device.device.driver.Stream()
-                device.device.run("find_longs", 1, 256, stream, b"\1" * STRUCTURE_SIZE, b"\1" * WORK_SIZE)
+                nowhere = Arguments(b"\1" * STRUCTURE_SIZE, b"\1" * WORK_SIZE)
+                device.device.prepared(Kernel("find_longs", 1, 256), stream, nowhere, 1)()
                 stream.synchronize()
             return call()
 

@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from toktier.gpu.buffers import LARGE, SMALL, Layout
+from toktier.gpu.buffers import LARGE, SMALL, TEAM_BLOCKS, Layout
+from toktier.gpu.chain import LARGE_FROM, NAMES, SMALLEST_ROOM, Sizes, chain
 from toktier.gpu.fatbin import SOURCES
-from toktier.gpu.launcher import LARGE_FROM, SMALLEST_ROOM, chain
 
-DECLARED = r'extern "C" __global__ void __launch_bounds__\((\w+(?:::\w+)?)\) tt_(\w+?)(?:_##NAME)?\('
+OTHER = {"small": "_large", "large": "_small"}
+DECLARED = r'extern "C" __global__ void __launch_bounds__\((\w+(?:::\w+)?)(?:, \d+)?\) tt_(\w+?)(?:_##NAME)?\('
 
 
 def declared() -> dict[str, str]:
@@ -21,12 +22,13 @@ def declared() -> dict[str, str]:
 
 def test_every_launch_is_a_kernel_with_its_threads() -> None:
     kernels = declared()
-    assert len(kernels) > 12
+    assert len(kernels) > 9
     for room, shape in ((SMALLEST_ROOM, SMALL), (1 << 20, SMALL), (LARGE_FROM, LARGE), (64 << 20, LARGE)):
         for kernel in chain(Layout.of(room, shape), 132):
             threads = kernels[kernel.name.removesuffix(f"_{shape.name}")]
-            known = {"GROUP": 64, "THREADS": shape.threads}
+            known = {"THREADS": shape.threads}
             assert kernel.threads == (known[threads] if threads in known else int(threads)), kernel
+    assert {name.removesuffix("_small").removesuffix("_large") for name in NAMES} == kernels.keys()
 
 
 @pytest.mark.parametrize("processors", [1, 16, 132])
@@ -35,12 +37,25 @@ def test_launches_fit_every_device(processors: int) -> None:
         for shape in (SMALL, LARGE):
             for kernel in chain(Layout.of(1 << bits, shape), processors):
                 assert 1 <= kernel.blocks < 1 << 16
-                assert kernel.threads in (64, 128, 256, 1024)
+                assert kernel.threads in (128, 256, 1024)
+                assert not kernel.together or kernel.blocks <= TEAM_BLOCKS
 
 
-def test_large_texts_are_merged_by_threads_and_summed_up_apart() -> None:
-    small = [kernel.name for kernel in chain(Layout.of(LARGE_FROM // 2, SMALL), 132)]
-    large = [kernel.name for kernel in chain(Layout.of(LARGE_FROM, LARGE), 132)]
-    assert "merge" in small
-    assert "scan" not in small  # the last block of merge does it
-    assert large[-4:] == ["merge_many", "scan", "compact", "deliver"]
+def test_every_kernel_of_the_chain_is_launched_once() -> None:
+    for room, shape in ((1 << 20, SMALL), (LARGE_FROM, LARGE)):
+        names = [kernel.name for kernel in chain(Layout.of(room, shape), 132)]
+        assert names == [name for name in NAMES if not name.endswith(OTHER[shape.name])]
+
+
+def test_blocks_that_wait_for_each_other_are_launched_together() -> None:
+    kernels = chain(Layout.of(LARGE_FROM, LARGE), 132)
+    assert [kernel.name for kernel in kernels if kernel.together] == ["heads_large", "stretches"]
+
+
+def test_shared_memory_is_what_a_transducer_needs() -> None:
+    sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800)
+    assert sizes.shared("tiles_small", 20) == 10_000
+    assert sizes.shared("heads_small", 20) == 10_000 + 4 * 20 * 128 + 16 * 128
+    assert sizes.shared("stretches") == 40_000
+    assert sizes.shared("merge") == 9_800
+    assert sizes.shared("windows") == 0

@@ -12,7 +12,7 @@ from tests.support.gpu import files_of
 from tests.support.tokenizer_files import CACHE, small_spec, write
 from toktier import files
 from toktier.errors import Refusal
-from toktier.gpu.buffers import LARGE, SMALL, Layout
+from toktier.gpu.buffers import LARGE, REQUEST, SMALL, Layout
 from toktier.gpu.tables import ALIGNMENT, ARRAYS, NUMBERS, STRUCTURE_SIZE, Tables, tables_of
 
 
@@ -57,7 +57,7 @@ def test_the_structure_and_the_image(made: Tables) -> None:
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
 def test_arrays_of_a_request_do_not_overlap(shape: Any) -> None:
     layout = Layout.of(1 << 20, shape)
-    assert layout.offsets["text"] == 64  # behind the counters: one copy brings both
+    assert layout.offsets["text"] == REQUEST.itemsize  # behind the counters: one copy brings both
     edges = [*sorted(layout.offsets.values()), layout.size]
     assert edges == sorted(set(edges))
     assert all(at % ALIGNMENT == 0 for name, at in layout.offsets.items() if name != "text")
