@@ -3,9 +3,11 @@
 Sessions are an agent's: a system prompt, tools, and turns of a call with its result, 1.4K characters each (ASCII: code,
 prose and logs; or CJK). Nine tenths of a session come with its first request, the rest turn by turn, as bytes through
 `proxy.ingest` into a tier with the tokenizer and the template that TokTier ships. Each row is of a process of its own,
-which holds as many such sessions already: they have filled small gaps that loading left, and large ones are given back
-to the system then. What a session is made of is told by the sizes of its parts; a text that two of them hold is told
-once. The growth is that of the resident set, and nothing is given back before it is read.
+which holds as many such sessions already: they have filled small gaps that loading left; large ones are given back to
+the system then, and one session more is served, which leaves the working memory of a request there. What a session is
+made of is told by the sizes of its parts; a text that two of them hold is told once. The growth is that of the resident
+set, and nothing is given back before it is read. What the working memory is, is an account of its own: in bytes a token
+of one session, as there is one for all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from tools.bench.texts import styled
 
 TEXTS = {"ASCII": ("code", "prose", "logs"), "CJK": ("CJK",)}
 TOKENS = (100_000, 500_000)
-CORE, PROCESS = "IDs, text and JSON", "growth of the process"
+CORE, PROCESS, WORKING = "IDs, text and JSON", "growth of the process", "working memory, once"
 LIMITS = {CORE: 14.0, PROCESS: 28.0}
 """Bytes a token."""
 _HELD = 1_000_000
@@ -145,8 +147,8 @@ class _Proxy:
         self._process.communicate()
 
     def ask(self, question: str, raw: bytes = b"") -> Any:
-        """``serve`` a body: the number of its IDs. ``mark``: None. ``weigh``: bytes by account, of all sessions that
-        have come since."""
+        """``serve`` a body: the number of its IDs. ``trim``: give back what can be. ``mark``: bytes more than then.
+        ``weigh``: bytes by account, of all sessions that have come since."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{question} {len(raw)}\n".encode() + raw)
@@ -170,9 +172,12 @@ def _measured(text: str, tokens: int, sessions: int) -> Iterator[Memory]:
             if turns < 1:
                 break
         held = messages = 0
-        for seed in range(2 * sessions):
+        for seed in range(2 * sessions + 1):
             if seed == sessions:
-                proxy.ask("mark")
+                proxy.ask("trim")
+                held = 0
+            if seed == sessions + 1:
+                more, one = proxy.ask("mark"), held
                 held = messages = 0
             talk = Talk(text, seed + 1)
             for _ in range(int(0.9 * tokens / a_turn)):
@@ -181,8 +186,11 @@ def _measured(text: str, tokens: int, sessions: int) -> Iterator[Memory]:
                 talk.turn()
             held += have
             messages += len(talk.messages)
-        for account, size in proxy.ask("weigh").items():
+        found = proxy.ask("weigh")
+        for account, size in found.items():
             yield Memory(text, tokens, sessions, messages, account, round(size / held, 2))
+        working = more / one - found[PROCESS] / held
+        yield Memory(text, tokens, 1, messages // sessions, WORKING, round(working, 2))
 
 
 class _Served:
@@ -202,11 +210,16 @@ class _Served:
         parsed = ingest.beside() or ingest.whole()
         return len(self.tier.prepare("t", parsed.outline, source=ingest.source(parsed)).ids)
 
-    def mark(self, _: bytes) -> None:
+    def trim(self, _: bytes) -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        self._known = frozenset(self.store._all)
         self._before = _resident()
+
+    def mark(self, _: bytes) -> int:
+        gc.collect()
+        self._known = frozenset(self.store._all)
+        before, self._before = self._before, _resident()
+        return self._before - before
 
     def weigh(self, _: bytes) -> dict[str, int]:
         gc.collect()
