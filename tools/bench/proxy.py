@@ -182,7 +182,8 @@ class _Bench:
         if self._vllm is None:
             return
         case = f"added, {named(1)}"
-        task = progress.add_task(f"vLLM's front end, {size:,}", total=3 * _VLLM_ROUNDS)
+        rounds = _VLLM_ROUNDS if size <= 1_000_000 else 2
+        task = progress.add_task(f"vLLM's front end, {size:,}", total=3 * rounds)
         with_ids = orjson.loads(last)
         ids = with_ids["kv_transfer_params"]["prompt_token_ids"]
         text = {name: value for name, value in with_ids.items() if name not in ("kv_transfer_params", "cache_salt")}
@@ -192,7 +193,7 @@ class _Bench:
             raw = orjson.dumps(body)
             times: list[int] = []
             note = ""
-            for number in range(_VLLM_ROUNDS + 1):
+            for number in range(rounds + 1):
                 try:
                     with Line(self._vllm) as line:
                         taken, answer = line.post(path, raw)

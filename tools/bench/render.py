@@ -322,5 +322,8 @@ def table(rows: Sequence[Render]) -> str:
 def _cell(row: Render | None, ours: Render | None) -> str:
     if row is None or not row.n:
         return "-"
-    ratio = f" ({row.p50_us / ours.p50_us:.0f}x)" if ours is not None and ours.n and row is not ours else ""
-    return f"{row.p50_us / 1000:.2f} ms{ratio}"
+    shown = f"{row.p50_us / 1000:.2f} ms"
+    if ours is None or not ours.n or row is ours:
+        return shown
+    ratio = row.p50_us / ours.p50_us
+    return f"{shown} ({ratio:,.0f}x)" if ratio >= 10 else f"{shown} ({ratio:.2g}x)"
