@@ -314,7 +314,7 @@ def test_a_template_that_is_not_there(tmp_path: Path) -> None:
 def test_the_window_engine_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
-    def from_files(_read: Any, *, cache_dir: Path, window: bool) -> None:
+    def from_files(_read: Any, *, cache_dir: Path, window: bool, **_: Any) -> None:
         asked.append(window)
         raise OSError
 
