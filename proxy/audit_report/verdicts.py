@@ -156,6 +156,8 @@ class Verdicts:
     def _keep(self, when: int, key: Key, line: Mapping[str, Any]) -> None:
         detail: dict[str, Any] = {key: name(line.get(key)) for key in _NAMES}
         detail |= {key: number(line.get(key)) for key in _NUMBERS}
+        by_gpu = line.get("by_gpu")
+        detail["by_gpu"] = by_gpu if isinstance(by_gpu, bool) else None
         for about in ("versions", "certificate"):
             value = line.get(about)
             if isinstance(value, dict):

@@ -371,8 +371,12 @@ async def test_sessions_outlive_a_reload(tmp_path: Path) -> None:
         again = await kept_ids("word " * 5000)
         assert (again.path, again.session, again.scanned) == ("retry", first.session, 0)
         # The same files loaded anew under other settings that shape nothing: the sessions still fit.
-        await proxy.app[RELOAD](settings_for(up.url, tmp_path, model={"vocab_size": 200_000}))
+        same = core.generation.registry.models["m"].tier.vocab_size
+        await proxy.app[RELOAD](settings_for(up.url, tmp_path, model={"vocab_size": same}))
         assert (await kept_ids("word " * 5000)).session == first.session
+        # Their IDs were found to be below the size before.
+        await proxy.app[RELOAD](settings_for(up.url, tmp_path, model={"vocab_size": 200_000}))
+        assert (await kept_ids("word " * 5000)).session != first.session
 
 
 async def test_reload_that_cannot_be_used_changes_nothing(stage: Stage, tmp_path: Path) -> None:

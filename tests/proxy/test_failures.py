@@ -20,9 +20,11 @@ from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import qwen3
 from tests.support.proxy import Running, Stage, running, settings_for, staged
 from tests.support.reference import Reference
-from toktier import rope, sessions
+from toktier import sessions
 from toktier.engines.fastokens import FastokensEngine
 from toktier.engines.reference import ReferenceEngine
+from toktier.flat import FlatIds
+from toktier.leaves import Leaves
 from toktier.sessions import SessionStore
 
 pytestmark = [pytest.mark.usefixtures("reference"), pytest.mark.xdist_group("reference")]
@@ -92,6 +94,10 @@ class Raw:
         self._call()
         return self._raw.encode_batch(texts)
 
+    def encode_in_turn(self, texts: Sequence[str]) -> Any:
+        self._call()
+        return self._raw.encode_in_turn(texts)
+
 
 def loader(raw: Raw) -> Callable[..., Loaded]:
     tokenizer = qwen3()
@@ -143,15 +149,14 @@ async def test_a_window_engine_that_fails_costs_nothing_but_time(
     assert raw.calls > 6
 
 
-@pytest.mark.parametrize("place", [rope.Rope, rope], ids=["around", "within"])
+@pytest.mark.parametrize("place", [FlatIds, Leaves], ids=["around", "within"])
 @pytest.mark.parametrize("error", [MemoryError, PanicException])
 async def test_memory_that_runs_out_in_a_splice_makes_no_wrong_id(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], place: Any
 ) -> None:
     """A rope that may be half changed is nobody's: the request goes as text, the next one begins anew."""
     # The second is called when the IDs are in place and the characters are not.
-    step = "_reserve" if place is rope.Rope else "_without_utf8"
-    done = getattr(place, step)
+    done = place.put
     calls = 0
 
     def failing(*given: Any) -> Any:
@@ -165,7 +170,7 @@ async def test_memory_that_runs_out_in_a_splice_makes_no_wrong_id(
         FakeUpstream(tokenize=reference.ids) as up,
         running(settings_for(up.url, tmp_path), loader(Raw(lambda _: None))) as proxy,
     ):
-        monkeypatch.setattr(place, step, failing)
+        monkeypatch.setattr(place, "put", failing)
         await conversation(proxy, up, reference, rewritten(12))
         lines = await proxy.logged(24)
     assert {line["bypass"] for line in lines} == {None, "internal_error"}

@@ -142,9 +142,12 @@ def test_the_newest_details_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "MOST_DETAILS", 3)
     found = Verdicts()
     for at in (5, 1, 9, 3, 7):
-        found.take("mismatch", event("mismatch", 0, at * 10**6, first_id=at, versions={"a": "1"}, certificate="c"))
+        found.take(
+            "mismatch",
+            event("mismatch", 0, at * 10**6, first_id=at, versions={"a": "1"}, certificate="c", by_gpu=at > 5),
+        )
     latest = found.mismatches()["latest"]
-    assert [one["first_id"] for one in latest] == [9, 7, 5]
+    assert [(one["first_id"], one["by_gpu"]) for one in latest] == [(9, True), (7, True), (5, False)]
     assert (latest[0]["versions"], latest[0]["certificate"]) == ({"a": "1"}, "c")
 
 
