@@ -153,8 +153,10 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     """A campaign with processes that are up, in a group of its own, as a terminal or a service manager has it."""
     command = [sys.executable, "-m", "proxy.cli", "campaign", str(folder), "--jobs", "2", "--json"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, env=dict(os.environ)
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, env=dict(os.environ),
+        # a shell that runs the tests in the background has them, and so what they start, ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + 120
     while len(children.read_text().split()) < 2 and time.monotonic() < deadline:  # the workers and their tracker
