@@ -7,7 +7,8 @@ nothing is ever sent. Engines' servers keep such a connection (uvicorn counts it
 Invariants
 1. Nothing is sent but what TCP and TLS send themselves.
 2. Where the peer (a balancer, say) closes silent connections of its own accord, their ends soon say nothing any more:
-   after `FEW` short lives, each followed by a connection at once, they are not told until one has lived long.
+   after `FEW` short lives of one length, as a time limit makes them, each followed by a connection at once, they are
+   not told until one has lived long or otherwise. Engines that are restarted again and again live as long as it comes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -26,7 +28,9 @@ _log = structlog.get_logger("toktier.lookout")
 
 SHORT_S = 120.0
 """A life below this may have ended by a time limit of the peer."""
-FEW = 3
+FEW = 4
+ALIKE_S = 1.0
+"""Lives are of one length where they differ by no more than this, or by a tenth."""
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 5.0
 """Between attempts while nothing listens."""
@@ -79,19 +83,23 @@ class Lookout:
 
     async def keep(self) -> None:
         """Holds the connection and makes it anew. Ends only by cancellation."""
-        short, pause = 0, FIRST_PAUSE_S
+        short: deque[float] = deque(maxlen=FEW)
+        pause = FIRST_PAUSE_S
         while True:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             transport = await self._connect(ended)
             if transport is None:
-                short = 0  # what does not listen at all was ended
+                short.clear()  # what does not listen at all was ended
                 await self._rest(pause)
                 pause = min(LAST_PAUSE_S, pause * 2)
                 continue
             pause = FIRST_PAUSE_S
             lived = await self._hold(transport, ended)
-            short = short + 1 if lived < SHORT_S else 0
-            trusted = short < FEW
+            if lived < SHORT_S:
+                short.append(lived)
+            else:
+                short.clear()
+            trusted = len(short) < FEW or max(short) - min(short) > max(ALIKE_S, 0.1 * max(short))
             _log.info("upstream_left", upstream=self._name, after_s=round(lived, 3), trusted=trusted)
             if trusted:
                 self.on_gone()

@@ -120,6 +120,17 @@ async def test_a_peer_with_a_time_limit_is_distrusted(
     await watched.told(FEW)
 
 
+async def test_restarts_at_once_are_told_while_their_times_differ(
+    peer: Peer, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "ALIKE_S", 0.02)
+    for number in range(1, FEW + 4):
+        assert await watched.lookout.ready(5)
+        await asyncio.sleep(0.15 * (number % 2))
+        peer.writers[-1].transport.abort()
+        await watched.told(number)
+
+
 async def test_restarts_that_take_time_are_always_told(peer: Peer, watched: Watched) -> None:
     for number in range(1, FEW + 2):
         assert await watched.lookout.ready(5)
