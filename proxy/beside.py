@@ -38,6 +38,7 @@ import numpy as np
 
 from proxy.jsonspan import MAX_MEMBERS, MESSAGES, Listed, Member, Parsed, Places, in_bytes, weight_of
 from toktier.errors import TakesLong
+from toktier.fingerprint import agreed
 from toktier.json_pieces import PIECE, PLACES, JsonLimits, JsonReader
 from toktier.known import Run
 
@@ -70,28 +71,15 @@ def read(raw: bytes, before: Parsed, limits: JsonLimits, within_s: float | None 
 
 def common_prefix(a: bytes, at: int, b: memoryview, bt: int, most: int) -> int:
     """How many bytes are the same from ``at`` and ``bt`` on, at most ``most`` (and what there is)."""
-    low, high = 0, min(most, len(a) - at, len(b) - bt)
-    if a.startswith(b[bt : bt + high], at):
-        return high
-    while low < high:
-        mid = (low + high + 1) // 2
-        if a.startswith(b[bt + low : bt + mid], at + low):
-            low = mid
-        else:
-            high = mid - 1
-    return low
+    most = min(most, len(a) - at, len(b) - bt)
+    if a.startswith(b[bt : bt + most], at):
+        return most
+    return agreed(most, lambda m, n: a.startswith(b[bt + m : bt + n], at + m))
 
 
 def common_suffix(a: bytes, a_end: int, b: memoryview, b_end: int, most: int) -> int:
     """How many bytes are the same before ``a_end`` and ``b_end``, at most ``most`` (and what there is)."""
-    low, high = 0, min(most, a_end, b_end)
-    while low < high:
-        mid = (low + high + 1) // 2
-        if a.endswith(b[b_end - mid : b_end - low], 0, a_end - low):
-            low = mid
-        else:
-            high = mid - 1
-    return low
+    return agreed(min(most, a_end, b_end), lambda m, n: a.endswith(b[b_end - n : b_end - m], 0, a_end - m))
 
 
 class _Reading:

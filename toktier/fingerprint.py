@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import marshal
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -112,22 +112,22 @@ def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
 
     Each step is one comparison in C.
     """
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        mid = (low + high + 1) // 2
-        if a[low:mid] == b[low:mid]:
-            low = mid
-        else:
-            high = mid - 1
-    return low
+    return agreed(min(len(a), len(b)), lambda m, n: a[m:n] == b[m:n])
 
 
 def common_suffix(a: Sequence[bytes], b: Sequence[bytes], most: int) -> int:
     """How many trailing entries of two lists are equal, at most ``most``."""
-    low, high = 0, min(len(a), len(b), most)
+    i, j = len(a), len(b)
+    return agreed(min(i, j, most), lambda m, n: a[i - n : i - m] == b[j - n : j - m])
+
+
+def agreed(most: int, same: Callable[[int, int], bool]) -> int:
+    """How many of ``most`` units agree, by halving: ``same(m, n)`` says whether units ``[m, n)`` do, where the
+    first ``m`` are known to."""
+    low, high = 0, most
     while low < high:
         mid = (low + high + 1) // 2
-        if a[len(a) - mid : len(a) - low] == b[len(b) - mid : len(b) - low]:
+        if same(low, mid):
             low = mid
         else:
             high = mid - 1

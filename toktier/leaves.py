@@ -22,6 +22,8 @@ from itertools import islice
 
 import numpy as np
 
+from toktier.fingerprint import agreed
+
 LEAF = 8192
 CRUMB = 128
 
@@ -166,24 +168,11 @@ def _add(row: list[str], at: int, text: str) -> None:
 
 
 def _prefix(leaf: str, text: str, at: int) -> int:
-    """How many leading characters of ``leaf`` stand at ``at``, by halving."""
-    low, high = 0, min(len(leaf), len(text) - at)
-    while low < high:
-        mid = (low + high + 1) // 2
-        if text.startswith(leaf[low:mid], at + low):
-            low = mid
-        else:
-            high = mid - 1
-    return low
+    """How many leading characters of ``leaf`` stand at ``at``."""
+    return agreed(min(len(leaf), len(text) - at), lambda m, n: text.startswith(leaf[m:n], at + m))
 
 
 def _suffix(leaf: str, text: str, end: int, most: int) -> int:
-    """How many trailing characters of ``leaf``, at most ``most``, stand before ``end``, by halving."""
-    low, high, size = 0, most, len(leaf)
-    while low < high:
-        mid = (low + high + 1) // 2
-        if text.endswith(leaf[size - mid : size - low], 0, end - low):
-            low = mid
-        else:
-            high = mid - 1
-    return low
+    """How many trailing characters of ``leaf``, at most ``most``, stand before ``end``."""
+    size = len(leaf)
+    return agreed(most, lambda m, n: text.endswith(leaf[size - n : size - m], 0, end - m))
