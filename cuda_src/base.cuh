@@ -46,6 +46,32 @@ HD u32 count(u32 x) {
     return __builtin_popcount(x);
 #endif
 }
+HD u32 shift_in(u32 x, u32 y) {  // the highest bit of y becomes the lowest of x
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(y, x, 1);
+#else
+    return x << 1 | y >> 31;
+#endif
+}
+HD u32 reversed(u32 x) {  // bit 31 first
+#ifdef __CUDA_ARCH__
+    return __brev(x);
+#else
+    u32 y = 0;
+    for (int k = 0; k < 32; k++) y |= (x >> k & 1) << (31 - k);
+    return y;
+#endif
+}
+HD u32 pick_bytes(u32 x, u32 y, u32 which) {  // byte k is that of x and y, in a row, which the hex digit k of `which` names
+#ifdef __CUDA_ARCH__
+    return __byte_perm(x, y, which);
+#else
+    u64 all = (u64)y << 32 | x;
+    u32 z = 0;
+    for (int k = 0; k < 4; k++) z |= (u32)(all >> 8 * (which >> 4 * k & 7) & 255) << 8 * k;
+    return z;
+#endif
+}
 HD u32 atomic_or(u32 *p, u32 v) {
 #ifdef __CUDA_ARCH__
     return atomicOr(p, v);
@@ -82,6 +108,20 @@ HD u64 atomic_add64(u64 *p, u64 v) {
     return before;
 #endif
 }
+#ifdef __CUDACC__
+// A kernel that the launcher starts before the one before it has ended (chain.py) first waits for that; every kernel lets the
+// next one start at once. Older devices know neither.
+__device__ __forceinline__ void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#endif
 // 8 bytes at any address. On the device it reads the aligned words around them.
 HD u64 load_8(const u8 *x) {
 #ifdef __CUDA_ARCH__

@@ -33,3 +33,16 @@ HD u64 seam(const u8 *text, u32 at) {
 HD bool cut_before(const Tables &t, const u8 *text, u32 at) {
     return !token_has_bytes(t, text[at - 1], text[at]) && no_token_across(t, seam(text, at));
 }
+// The token that a character in a stretch of `length` bytes is from the beginning on (merges.py, lemma E), or NONE. `at`: its
+// first byte, not ASCII; the bytes beside the stretch do not count.
+HD u32 early_token(const Tables &t, const u8 *x, u32 length, u32 at) {
+    const u64 eight = load_8(x + at - 1);  // the byte before it, and up to five from it on
+    auto byte_of = [eight](u32 k) { return (u32)(eight >> 8 * k) & 255; };
+    const u32 before = byte_of(0), lead = byte_of(1), size = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    if (at + size > length) return NONE;
+    if (at && (before < 0x80 || token_has_bytes(t, before, lead))) return NONE;
+    const u32 last = byte_of(size), next = byte_of(size + 1);
+    if (at + size < length && (next < 0xc0 || token_has_bytes(t, last, next))) return NONE;
+    const u32 id = probe_8(t, first_bytes(eight >> 8, size), size);
+    return id != NONE && !(id & PIECES_ONLY) && ro(t.characters + (id >> 5)) >> (id & 31) & 1 ? id : NONE;
+}

@@ -8,7 +8,7 @@
 namespace {
 
 struct Counts {  // what a text has exercised
-    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips;
+    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips, early;
 };
 
 struct Text {
@@ -98,13 +98,25 @@ void starts(const Tables &t, int shape, const u8 *text, u32 n, Starts &out, Coun
     if (shape == 2) pretokenize<Tile<64, 128>>(t, text, n, out, counts);
 }
 
-u64 window_bits(const Tables &t, const u8 *text, const LongPiece &p, u32 word) {
+// The tokens that BPE of a stretch begins with, and their places.
+u32 begin_tokens(const Tables &t, const u8 *x, u32 length, u32 *tokens, u32 *places, Counts &counts) {
+    u32 n = 0;
+    for (u32 at = 0; at < length;) {
+        const u32 early = x[at] >= 0xc0 ? early_token(t, x, length, at) : NONE;
+        places[n] = at;
+        tokens[n++] = early != NONE ? early : ro(t.of_byte + x[at]);
+        at += early == NONE ? 1 : x[at] < 0xe0 ? 2 : x[at] < 0xf0 ? 3 : 4;
+        counts.early += early != NONE;
+    }
+    return n;
+}
+
+u64 window_bits(const Tables &t, const u8 *text, const LongPiece &p, u32 word, Counts &counts) {
     u32 begin = window_begin(p, word), length = window_end(p, word) - begin;
     if (length == WINDOW && one_byte(text, begin, begin + length)) return 0;
     // lengths of tokens are not kept: each token's place follows from merging again with the places in the products
     u32 tokens[WINDOW], ranks[WINDOW], products[WINDOW], places[WINDOW];
-    for (u32 i = 0; i < length; i++) tokens[i] = ro(t.of_byte + text[begin + i]), places[i] = i;
-    u32 n = length;
+    u32 n = begin_tokens(t, text + begin, length, tokens, places, counts);
     for (;;) {
         u32 best = NONE, at = 0;
         for (u32 i = 0; i + 1 < n; i++) {
@@ -251,7 +263,7 @@ bool cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &co
     counts.windows += windows;
     std::vector<u64> bits(windows);
     for (auto &p : longs)
-        for (u32 k = 0; k < window_count(p); k++) bits[p.first + k] = window_bits(t, text, p, first_word(p) + k);
+        for (u32 k = 0; k < window_count(p); k++) bits[p.first + k] = window_bits(t, text, p, first_word(p) + k, counts);
     std::vector<u32> marks;
     for (auto &p : longs)
         for (u32 word = first_word(p); word <= last_word(p); word++) {
@@ -305,9 +317,11 @@ u32 tt_encode(const Tables *t, int shape, const u8 *x, u32 n, u32 *out, Counts *
         if (id != NONE) {
             out[total++] = id;
         } else if (end - at <= MIDDLE) {
-            u32 ranks[MIDDLE], products[MIDDLE];
-            (end - at <= SHORT ? counts->shorts : counts->middles)++;
-            total += merge_piece(*t, text.at + at, end - at, out + total, ranks, products, 1);
+            u32 ranks[MIDDLE], products[MIDDLE], places[MIDDLE], length = end - at;
+            const bool is_short = length <= SHORT;
+            (is_short ? counts->shorts : counts->middles)++;
+            if (is_short) total += merge_piece(*t, text.at + at, length, out + total, ranks, products, 1);
+            else total += merge_tokens(*t, begin_tokens(*t, text.at + at, length, out + total, places, *counts), out + total, ranks, products, 1);
         } else {
             return NONE;
         }

@@ -1,5 +1,6 @@
 // The entry points, by the names that toktier/gpu/launcher.py asks for. `small` and `large` are shapes of the
-// pre-tokenizer's tiles: the one for latency, the other for throughput.
+// pre-tokenizer's tiles: the one for latency, the other for throughput. `longs` is `windows` and `stretches` in one launch,
+// `finish` is `sums` and `compact` with the delivery, `merge_few` has no room for many misses and so more threads (toktier/gpu/chain.py).
 #include "longpieces.cuh"
 #include "pieces.cuh"
 #include "pretokenize.cuh"
@@ -16,15 +17,16 @@ extern "C" __device__ const u32 tt_sizes[8] = {
 #define SHARED extern __shared__ __align__(16) u8 raw[]
 #define SHAPED(NAME, T, THREADS)                                                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS) tt_tiles_##NAME(Tables t, Work w) { SHARED; tiles_kernel<T>(t, w, raw); } \
-    extern "C" __global__ void __launch_bounds__(THREADS) tt_heads_##NAME(Tables t, Work w) { SHARED; heads_kernel<T>(t, w, raw); }
+    extern "C" __global__ void __launch_bounds__(THREADS) tt_heads_##NAME(Tables t, Work w) { SHARED; heads_kernel<T>(t, w, raw); find_longs(t, w); }
 SHAPED(small, Small, Small::THREADS)
 SHAPED(large, Large, Large::THREADS)
 
-extern "C" __global__ void __launch_bounds__(256) tt_find_longs(Tables t, Work w) { find_longs_kernel(t, w); }
-extern "C" __global__ void __launch_bounds__(128) tt_windows(Tables t, Work w) { windows_kernel(t, w); }
+extern "C" __global__ void __launch_bounds__(256) tt_longs(Tables t, Work w) { SHARED; longs_kernel<256>(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(128, 12) tt_windows(Tables t, Work w) { encode_windows(t, w); }
 extern "C" __global__ void __launch_bounds__(256) tt_stretches(Tables t, Work w) { SHARED; stretches_kernel<256>(t, w, raw); }
-extern "C" __global__ void __launch_bounds__(128) tt_probe(Tables t, Work w) { SHARED; probe_kernel(t, w, raw); }
-extern "C" __global__ void __launch_bounds__(128) tt_merge(Tables t, Work w) { SHARED; merge_kernel(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(PROBE_THREADS) tt_probe(Tables t, Work w) { SHARED; let_next_start(); probe_kernel(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(128) tt_merge(Tables t, Work w) { SHARED; let_next_start(); wait_for_last(); merge_kernel<false>(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(128, 12) tt_merge_few(Tables t, Work w) { let_next_start(); wait_for_last(); merge_kernel<true>(t, w, nullptr); }
 extern "C" __global__ void __launch_bounds__(1024) tt_sums(Tables t, Work w) { sums_kernel<1024>(w); }
 extern "C" __global__ void __launch_bounds__(128) tt_compact(Tables t, Work w) { compact_kernel(w); }
-extern "C" __global__ void __launch_bounds__(256) tt_deliver(Tables t, Work w) { deliver_kernel(w); }
+extern "C" __global__ void __launch_bounds__(128) tt_finish(Tables t, Work w) { wait_for_last(); finish_kernel(w); }

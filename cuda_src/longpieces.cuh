@@ -1,8 +1,8 @@
-// Kernels: long pieces cut into their tokens (windows.cuh), before the vocabulary is asked.
+// Long pieces cut into their tokens (windows.cuh), before the vocabulary is asked.
 #pragma once
 #include "stretches.cuh"
 
-__device__ inline void find_longs_kernel(const Tables &t, const Work &w) {
+__device__ inline void find_longs(const Tables &t, const Work &w) {
     const u32 n = w.request->n, words = (n + 31) / 32;
     const Marks m = marks_of(w);
     const u32 step = gridDim.x * blockDim.x;
@@ -23,7 +23,7 @@ __device__ inline void find_longs_kernel(const Tables &t, const Work &w) {
     }
 }
 
-__device__ inline void windows_kernel(const Tables &t, const Work &w) {
+__device__ inline void encode_windows(const Tables &t, const Work &w) {
     const u64 longs = w.request->longs;
     const u32 pieces = longs >> 32, slots = slots_of(longs), warps = gridDim.x * blockDim.x >> 5;
     for (u32 slot = (blockIdx.x * blockDim.x + threadIdx.x) >> 5; slot < slots; slot += warps) {
@@ -62,4 +62,10 @@ template <int THREADS> __device__ void stretches_kernel(const Tables &t, const W
     join_windows(w);
     grid_sync(&w.request->barriers[1]);
     if (w.request->open) encode_stretches(t, w, *(StretchSpace<THREADS> *)raw);
+}
+template <int THREADS> __device__ void longs_kernel(const Tables &t, const Work &w, u8 *raw) {
+    if (!w.request->longs) return;
+    encode_windows(t, w);
+    grid_sync(&w.request->barriers[1]);
+    stretches_kernel<THREADS>(t, w, raw);
 }

@@ -3,8 +3,7 @@
 #include "tables.cuh"
 
 HD u32 hash_pair(u32 left, u32 right, u32 bits) {
-    u64 mixed = (u64)left * 0x9E3779B97F4A7C15ull ^ (u64)right * 0xD6E8FEB86659FD93ull;
-    return (u32)(mixed * 0xA0761D6478BD642Full >> (64 - bits)) & ~1u;
+    return (left * 0x9E3779B9u + right) * 0xD6E8FEB9u >> (32 - bits) & ~1u;
 }
 // The rank of a pair and the token that it makes; NONE where there is no such merge.
 HD u32 pair_rank(const Tables &t, u32 left, u32 right, u32 &product) {
@@ -53,10 +52,9 @@ template <int N> HD void pair_ranks(const Tables &t, const u32 (&left)[N], const
 #endif
 }
 
-// BPE of the bytes at x: the lowest rank first, of equals the leftmost. Ranks stay beside the tokens, so that a merge asks
-// for two pairs only. tokens, ranks, products and starts have room for `length`, `step` apart. Returns how many tokens.
-HD int merge_piece(const Tables &t, const u8 *x, int length, u32 *tokens, u32 *ranks, u32 *products, int step) {
-    for (int i = 0; i < length; i++) tokens[i * step] = ro(t.of_byte + x[i]);
+// BPE of `length` tokens: the lowest rank first, of equals the leftmost. Ranks stay beside the tokens, so that a merge asks
+// for two pairs only. tokens, ranks and products are `step` apart. Returns how many tokens.
+HD int merge_tokens(const Tables &t, int length, u32 *tokens, u32 *ranks, u32 *products, int step) {
     for (int i = 0; i + 1 < length; i += 4) {
         u32 left[4], right[4], rank[4], product[4];
         for (int k = 0; k < 4; k++) {
@@ -88,4 +86,9 @@ HD int merge_piece(const Tables &t, const u8 *x, int length, u32 *tokens, u32 *r
         if (at > 0) ranks[(at - 1) * step] = rank[0], products[(at - 1) * step] = product[0];
     }
     return n;
+}
+// BPE of the bytes at x.
+HD int merge_piece(const Tables &t, const u8 *x, int length, u32 *tokens, u32 *ranks, u32 *products, int step) {
+    for (int i = 0; i < length; i++) tokens[i * step] = ro(t.of_byte + x[i]);
+    return merge_tokens(t, length, tokens, ranks, products, step);
 }

@@ -2,7 +2,8 @@
 #pragma once
 #include "warp.cuh"
 
-// Where pieces begin in a tile of PROBE_TILE bytes, in order. 128 threads. Returns how many.
+constexpr int PROBE_THREADS = 128, AT_ONCE = 2;  // pieces of one thread
+// Where pieces begin in a tile of PROBE_TILE bytes, in order. PROBE_THREADS threads. Returns how many.
 __device__ inline u32 list_pieces(const Marks &m, u32 tile, u32 words, u16 *list, u32 *sums) {
     const int tid = threadIdx.x;
     const u32 own = tile * (PROBE_TILE / 32) + tid;
@@ -16,12 +17,11 @@ __device__ inline u32 list_pieces(const Marks &m, u32 tile, u32 words, u16 *list
     return sums[0] + sums[1];
 }
 
-constexpr int AT_ONCE = 2;  // pieces of one thread
 struct ProbeSpace {
     u16 list[PROBE_TILE + 1];
     u16 missed[PROBE_TILE];  // numbers of pieces that are no token: short ones from the front, middle ones from the back
     u16 later[PROBE_TILE];
-    u32 sums[4], behind, laters, shorts, middles, first_short, first_middle;
+    u32 sums[PROBE_THREADS / 32], behind, laters, shorts, middles, first_short, first_middle;
 };
 __device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
     ProbeSpace &s = *(ProbeSpace *)raw;
@@ -48,26 +48,26 @@ __device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
             else if (length > SHORT) s.missed[PROBE_TILE - 1 - atomicAdd(&s.middles, 1u)] = (u16)i;
             else s.missed[atomicAdd(&s.shorts, 1u)] = (u16)i;
         };
-        for (u32 base = 0; base < pieces; base += AT_ONCE * 128) {
+        for (u32 base = 0; base < pieces; base += AT_ONCE * PROBE_THREADS) {
             const u8 *x[AT_ONCE];
             u32 length[AT_ONCE], id[AT_ONCE];
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
-                const u32 i = base + j * 128 + tid;
+                const u32 i = base + j * PROBE_THREADS + tid;
                 x[j] = w.text + (i < pieces ? at_of(i) : begin);
                 length[j] = i < pieces ? length_at(i) : 0;
             }
             probe_short(t, x, length, id);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
-                const u32 i = base + j * 128 + tid;
+                const u32 i = base + j * PROBE_THREADS + tid;
                 if (i >= pieces) continue;
                 if (id[j] == LATER) s.later[atomicAdd(&s.laters, 1u)] = (u16)i;
                 else found(i, id[j]);
             }
         }
         __syncthreads();
-        for (u32 j = tid; j < s.laters; j += 128) found(s.later[j], probe(t, w.text + at_of(s.later[j]), length_at(s.later[j])));
+        for (u32 j = tid; j < s.laters; j += PROBE_THREADS) found(s.later[j], probe(t, w.text + at_of(s.later[j]), length_at(s.later[j])));
         __syncthreads();
         if (tid < 2) {  // one place in the queues for all of the tile
             const u32 count = tid ? s.middles : s.shorts;
@@ -75,8 +75,8 @@ __device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
         }
         __syncthreads();
         auto miss = [&](u32 i) { return Miss{at_of(i), i | length_at(i) << 16}; };
-        for (u32 j = tid; j < s.shorts; j += 128) w.shorts[s.first_short + j] = miss(s.missed[j]);
-        for (u32 j = tid; j < s.middles; j += 128) w.middles[s.first_middle + j] = miss(s.missed[PROBE_TILE - 1 - j]);
+        for (u32 j = tid; j < s.shorts; j += PROBE_THREADS) w.shorts[s.first_short + j] = miss(s.missed[j]);
+        for (u32 j = tid; j < s.middles; j += PROBE_THREADS) w.middles[s.first_middle + j] = miss(s.missed[PROBE_TILE - 1 - j]);
         __syncthreads();
     }
 }
@@ -124,11 +124,11 @@ __device__ inline void merge_many(const Tables &t, const Work &w, MergeSpace &s,
         missed(w, miss, n);
     }
 }
-// The first blocks take the middle ones. Of few short ones each has half a warp, of many a thread.
-__device__ inline void merge_kernel(const Tables &t, const Work &w, u8 *raw) {
+// The first blocks take the middle ones. Of few short ones each has half a warp, of many a thread; `Few`: there are few.
+template <bool Few> __device__ void merge_kernel(const Tables &t, const Work &w, u8 *raw) {
     const u32 blocks = gridDim.x > 3 ? gridDim.x / 4 : 0, warp = (blockIdx.x * 128 + threadIdx.x) >> 5, warps = gridDim.x * 4;
     if (blockIdx.x < blocks) merge_middles(t, w, warp, 4 * blocks);
-    else if (w.request->shorts > 4 * (warps - 4 * blocks)) merge_many(t, w, *(MergeSpace *)raw, blockIdx.x - blocks, gridDim.x - blocks);
+    else if (!Few && w.request->shorts > 4 * (warps - 4 * blocks)) merge_many(t, w, *(MergeSpace *)raw, blockIdx.x - blocks, gridDim.x - blocks);
     else merge_shorts(t, w, warp - 4 * blocks, warps - 4 * blocks);
     if (!blocks) merge_middles(t, w, warp, warps);
 }
@@ -210,15 +210,51 @@ __device__ inline u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
     }
     return out;
 }
+// The request's counters, for the host. The first 32 threads of a block call it.
+__device__ __forceinline__ void tell(const Work &w, u32 total) {
+    constexpr u32 WORDS = sizeof(Request) / 4, TOTAL = offsetof(Request, total) / 4;
+    static_assert(WORDS == 32, "");
+    ((u32 *)w.host_request)[threadIdx.x] = threadIdx.x == TOTAL ? total : ((const u32 *)w.request)[threadIdx.x];
+}
+// All in a row on the device, behind `sums`; the host copies as many as it is told of.
 __device__ inline void compact_kernel(const Work &w) {
     __shared__ u32 sums[4];
     const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) row_of(w, k, sums, w.out + w.sums[k / SUMMED] + w.offsets[k]);
+    if (!blockIdx.x && threadIdx.x < 32) tell(w, w.request->total);
 }
 
-// As many IDs as there are, in whole lines of the bus, into the host's memory; then the request's counters.
-__device__ inline void deliver_kernel(const Work &w) {
-    const u32 total = w.request->total, step = gridDim.x * blockDim.x, tid = blockIdx.x * blockDim.x + threadIdx.x;
-    for (u32 i = tid; 4 * i < total; i += step) ((uint4 *)w.host_out)[i] = ((const uint4 *)w.out)[i];
-    if (tid < sizeof(Request) / 4) ((u32 *)w.host_request)[tid] = ((const u32 *)w.request)[tid];
+// Tokens of all tiles before one. Ends behind a barrier.
+__device__ inline u32 tokens_before(const Work &w, u32 tile, u32 *sums) {
+    u32 own = 0, total;
+    for (u32 k = 4 * threadIdx.x; k < tile; k += 4 * 128) {
+        const uint4 q = *(const uint4 *)(w.tokens + k);
+        own += q.x + (k + 1 < tile ? q.y : 0) + (k + 2 < tile ? q.z : 0) + (k + 3 < tile ? q.w : 0);
+    }
+    warp_sum_before(own, total);
+    if (!lane_id()) sums[threadIdx.x >> 5] = total;
+    __syncthreads();
+    total = sums[0] + sums[1] + sums[2] + sums[3];
+    __syncthreads();
+    return total;
+}
+// All at once where tiles are not too many: each block counts what stands before its tile, puts the tile's tokens in a row,
+// and writes whole lines of the bus into the host's memory.
+__device__ inline void finish_kernel(const Work &w) {
+    constexpr u32 LINE = 32;  // tokens; the last piece of a tile may end behind it
+    __shared__ __align__(16) u32 row[LINE + PROBE_TILE + MIDDLE];
+    __shared__ u32 sums[4];
+    const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
+        const u32 before = tokens_before(w, k, sums), from = before % LINE, to = from + row_of(w, k, sums, row + from);
+        u32 *out = w.host_out + (before - from);
+        for (u32 i = 4 * threadIdx.x; i < to; i += 4 * 128) {
+            if (i >= from && i + 4 <= to) *(uint4 *)(out + i) = *(const uint4 *)(row + i);
+            else
+                for (u32 j = i; j < i + 4; j++)
+                    if (j >= from && j < to) out[j] = row[j];
+        }
+        if (k == tiles - 1 && threadIdx.x < 32) tell(w, before - from + to);
+        __syncthreads();
+    }
 }

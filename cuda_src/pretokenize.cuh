@@ -146,6 +146,7 @@ template <class T> __device__ void walk_heads(const Tables &t, const Work &w, u8
     }
 }
 
+// All blocks have done with it when it returns.
 template <class T> __device__ void heads_kernel(const Tables &t, const Work &w, u8 *raw) {
     if (!w.request->deferred) return;
     maps_of_tiles<T>(t, w, raw);
@@ -153,4 +154,5 @@ template <class T> __device__ void heads_kernel(const Tables &t, const Work &w, 
     maps_of_groups<T>(t, w);
     grid_sync(&w.request->barriers[0]);
     walk_heads<T>(t, w, raw);
+    grid_sync(&w.request->barriers[0]);
 }

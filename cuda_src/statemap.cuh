@@ -25,15 +25,17 @@ template <class T> struct ChunkMaps {
 template <class T> HD u32 chunks_size(const Tables &t) { return t.states * T::THREADS * 4; }
 template <class T> HD void map_chunk(ChunkMaps<T> &maps, const T &s, const Tables &t, int tid, int end) {
     const int from = T::LEFT + tid * T::CHUNK, to = from + T::CHUNK < T::LEFT + end ? from + T::CHUNK : T::LEFT + end;
-    auto silent = [](u32) {};
     for (u32 q = 0; q < t.states; q++) {
-        u32 state = q * t.stride, r0 = 0, r1 = 1, r2 = 2;
+        u32 state = q * t.stride, held = 0x020100;  // a code a byte; what stands in the fourth does not matter
         for (int i = from; i < to; i++) {
-            u32 entry = s.moves[state + s.cls(i)];
+            const u32 entry = s.moves[state + s.cls(i)];
             state = entry & 0xffff;
-            move(entry, (u32)(i - from + 3), r0, r1, r2, silent);
+            if (entry >> 26 & 1) {  // as move_rarer
+                const u32 which = (entry >> 20 & 3) | (entry >> 18 & 0x30) | (entry >> 16 & 0x300);
+                held = pick_bytes(pick_bytes(held, i - from + 3, 0x4210), 0, which);
+            }
         }
-        maps.of[q * T::THREADS + tid] = state / t.stride | r0 << 8 | r1 << 16 | r2 << 24;
+        maps.of[q * T::THREADS + tid] = state / t.stride | held << 8;
     }
 }
 HD u32 unpacked(u32 code, u32 at) { return code < 3 ? HELD + code : at + code - 3; }

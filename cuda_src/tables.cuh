@@ -36,11 +36,12 @@ struct Tables {
     const u32 *of_byte;      // [256]: token of a byte
     const u64 *adjacent;     // pairs of characters that some token has side by side: first << 21 | second; 0: free
     const u32 *adjacent_bytes;  // bits, [64 last bytes][64 first ones]: where some token has a part of a character
+    const u32 *characters;      // bits by ID: tokens that a character may be from the beginning (merges.py, lemma E)
     // A row has an entry per class; then one for bytes that continue a character, one for the break.
     u32 classes, stride, states, moves_size, sync_size;
     u32 bits_8, bits_16, bits_long, longest, bits_pair, bits_adjacent, unused;
 };
-static_assert(sizeof(Tables) == 13 * 8 + 12 * 4, "tables.py packs it without padding");
+static_assert(sizeof(Tables) == 14 * 8 + 12 * 4, "tables.py packs it without padding");
 static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) == 32 && sizeof(SlotPair) == 16, "");
 
 HD u32 continuation_class(const Tables &t) { return t.classes; }

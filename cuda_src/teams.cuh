@@ -74,17 +74,33 @@ template <int THREADS> struct BlockTeam {
         }
         return x;
     }
+    __device__ void sums_of(u32 &x, u32 &y) {  // of all threads, of both
+        x = __reduce_add_sync(ALL, x), y = __reduce_add_sync(ALL, y);
+        if (!lane_id()) space.sums[threadIdx.x >> 5] = x, space.tops[threadIdx.x >> 5] = y;
+        __syncthreads();
+        x = y = 0;
+        for (int k = 0; k < WARPS; k++) x += space.sums[k], y += space.tops[k];
+    }
 };
 
+// Releases what the block has written, and acquires what the others have: cheaper than a fence on both sides.
+__device__ __forceinline__ u32 arrive(u32 *arrivals) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
+    return before;
+}
+__device__ __forceinline__ u32 arrived(const u32 *arrivals) {
+    u32 now;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(arrivals) : "memory");
+    return now;
+}
 // All threads of `blocks` blocks meet; what they have written before is then seen. The blocks must be on the device at the
 // same time.
 __device__ inline void meet(u32 *arrivals, u32 blocks) {
     __syncthreads();
     if (!threadIdx.x) {
-        __threadfence();
-        const u32 goal = (atomicAdd(arrivals, 1u) / blocks + 1) * blocks;
-        while ((int)(*(volatile u32 *)arrivals - goal) < 0) {}
-        __threadfence();
+        const u32 goal = (arrive(arrivals) / blocks + 1) * blocks;
+        while ((int)(arrived(arrivals) - goal) < 0) {}
     }
     __syncthreads();
 }
@@ -134,12 +150,8 @@ template <int THREADS> struct BlocksTeam {
         if (!threadIdx.x) sums[blockIdx.x - first] = all;
         sync();
         for (u32 k = threadIdx.x; k < blocks; k += THREADS) (first + k < blockIdx.x ? before : behind) += sums[k];
-        block.sum_before(before, all);
-        x += all, total = all;
-        __syncthreads();
-        block.sum_before(behind, all);
-        total += all;
-        __syncthreads();
-        return x;
+        block.sums_of(before, behind);
+        total = before + behind;
+        return x + before;
     }
 };

@@ -31,8 +31,14 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     HD u32 cls(int i) const { return classes[slot(i >> 2)] >> 8 * (i & 3) & 255; }
 };
 
+// What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
+constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u;
+
 template <class T> HD void load_tables(T &s, const Tables &t, int tid) {
-    for (u32 i = tid; i < t.moves_size; i += T::THREADS) s.moves[i] = ro(t.moves + i);
+    for (u32 i = tid; i < t.moves_size; i += T::THREADS) {
+        const u32 entry = ro(t.moves + i);
+        s.moves[i] = entry | (entry & HERE) << (31 - HERE_BIT);  // the highest bit too: it is shifted out with one instruction
+    }
     for (u32 i = tid; i < t.sync_size; i += T::THREADS) s.sync[i] = ro(t.sync + i);
     for (int i = tid; i < 128; i += T::THREADS) s.ascii[i] = ro(t.ascii + i);
 }
@@ -91,9 +97,9 @@ template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, lo
                              (u32)s.ascii[w >> 24] << 24;
                 else
                     out[k] = classes_of(s.ascii, t, (u64)in[k + 1] << 32 | w);
-                for (int j = 0; j < 4; j++)
-                    if (at + 4 * k + j >= n) out[k] = (out[k] & ~(255u << 8 * j)) | break_class(t) << 8 * j;
             }
+            for (int j = 0; j < 16 && at + 16 > n; j++)
+                if (at + j >= n) out[j >> 2] = (out[j >> 2] & ~(255u << 8 * (j & 3))) | break_class(t) << 8 * (j & 3);
         }
         for (int k = 0; k < 4; k++) s.classes[T::slot(4 * v + k)] = out[k];
     }
@@ -125,8 +131,6 @@ template <class T> HD void find_start(T &s, const Tables &t, int tid) {
     s.state[tid] = (u16)state;
 }
 
-// What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
-constexpr u32 HERE = 1u << 19, RARER = 0x4070000u;
 // The rarer part of a move at position i. `emit` gets each boundary that is settled now.
 template <class P, class E> HD void move_rarer(u32 entry, P i, P &r0, P &r1, P &r2, E &&emit) {
     if (entry & 0x70000u) {
@@ -161,18 +165,28 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
         return;
     }
     const int e = last ? T::SPAN : s.from[next];
-    u32 state = s.state[tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in
-    int r0 = i, r1 = i, r2 = i;
-    auto emit = [&](int at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); };
+    u32 state = s.state[tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in, the last one lowest
+    static_assert(T::SPAN < 1 << 16, "two registers in a word");
+    u32 r01 = i * 0x10001u, r2 = i;  // above the lower half of r2 stands what does not matter
+    auto emit = [&](u32 at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); };
     auto step = [&](u32 cls) {
         u32 entry = s.moves[state + cls];
         state = entry & 0xffff;
-        here |= (entry / HERE & 1) << (i & 31);
-        if (entry & RARER) move_rarer(entry, i, r0, r1, r2, emit);
+        here = shift_in(here, entry);
+        if (entry & RARER) {  // as move_rarer
+            if (entry >> 16 & 1) emit(r01 & 0xffff);
+            if (entry >> 17 & 1) emit(r01 >> 16);
+            if (entry >> 18 & 1) emit(r2 & 0xffff);
+            if (entry >> 26 & 1) {
+                const u32 others = pick_bytes(r2, i, 0x5410), two = 0x1010 + 0x22 * (entry >> 20 & 3) + 0x2200 * (entry >> 22 & 3);
+                r2 = pick_bytes(r01, others, 0x10 + 0x22 * (entry >> 24 & 3));
+                r01 = pick_bytes(r01, others, two);
+            }
+        }
         i++;
     };
     auto flush = [&] {  // behind a word's last step
-        if (here) atomic_or(&s.mask[(i - 1) >> 5], here);
+        if (here) atomic_or(&s.mask[(i - 1) >> 5], reversed(here) >> (31 - ((i - 1) & 31)));
         here = 0;
     };
     while (i < e && i & 3) step(s.cls(i));
@@ -189,7 +203,7 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
     flush();
     if (last) {
         const u32 origin = (u32)(begin - T::LEFT);
-        *exit = Exit{state, origin + r0, origin + r1, origin + r2};
+        *exit = Exit{state, origin + (r01 & 0xffff), origin + (r01 >> 16), origin + (r2 & 0xffff)};
     }
 }
 

@@ -19,25 +19,26 @@ HD u64 hash_long(const u8 *x, u32 length) {
     return h * 0xD6E8FEB86659FD93ull;
 }
 
+// The token of 1 to 8 bytes, or NONE.
+HD u32 probe_8(const Tables &t, u64 key, u32 length) {
+#ifdef __CUDA_ARCH__
+    for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 2) & ((1u << t.bits_8) - 1)) {
+        uint4 a = __ldg((const uint4 *)(t.slots_8 + i)), b = __ldg((const uint4 *)(t.slots_8 + i + 1));
+        if (((u64)a.y << 32 | a.x) == key && a.w == length) return a.z;
+        if (((u64)b.y << 32 | b.x) == key && b.w == length) return b.z;
+        if (!a.w || !b.w) return NONE;
+    }
+#else
+    for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 1) & ((1u << t.bits_8) - 1)) {
+        const Slot8 &q = t.slots_8[i];
+        if (!q.length) return NONE;
+        if (q.key == key && q.length == length) return q.id;
+    }
+#endif
+}
 // The token that the piece at x is, or NONE. Up to 7 bytes behind the piece are read.
 HD u32 probe(const Tables &t, const u8 *x, u32 length) {
-    if (length <= 8) {
-        u64 key = first_bytes(load_8(x), length);
-#ifdef __CUDA_ARCH__
-        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 2) & ((1u << t.bits_8) - 1)) {
-            uint4 a = __ldg((const uint4 *)(t.slots_8 + i)), b = __ldg((const uint4 *)(t.slots_8 + i + 1));
-            if (((u64)a.y << 32 | a.x) == key && a.w == length) return a.z;
-            if (((u64)b.y << 32 | b.x) == key && b.w == length) return b.z;
-            if (!a.w || !b.w) return NONE;
-        }
-#else
-        for (u32 i = hash_8(key, length, t.bits_8);; i = (i + 1) & ((1u << t.bits_8) - 1)) {
-            const Slot8 &q = t.slots_8[i];
-            if (!q.length) return NONE;
-            if (q.key == key && q.length == length) return q.id;
-        }
-#endif
-    }
+    if (length <= 8) return probe_8(t, first_bytes(load_8(x), length), length);
     if (length <= 16) {
         u64 low = load_8(x), high = first_bytes(load_8(x + 8), length - 8);
         for (u32 i = hash_16(low, high, length, t.bits_16);; i = (i + 1) & ((1u << t.bits_16) - 1)) {

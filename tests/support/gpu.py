@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -33,8 +35,25 @@ FAMILIES = (
 """DeepSeek V3 splits as V4 does, o200k as gpt-oss. ``tools.kernels.check`` takes all."""
 
 
+SHORTENED = {"cl100k": 50_000, "gpt_oss": 50_000, "tekken": 50_000}
+"""Tokens, of the first ones, where making tables of all takes long: the splits are the family's own, the lemmas about
+merges are met by the other families' whole vocabularies (Llama 3.1 has all tokens of cl100k)."""
+
+
+@cache
 def files_of(name: str) -> files.TokenizerFiles:
-    return files.read(data_path("tokenizers", name), sidecar=SIDECAR_FILES.get(name))
+    read = files.read(data_path("tokenizers", name), sidecar=SIDECAR_FILES.get(name))
+    return replace(read, tokenizer=_shortened(read.tokenizer, SHORTENED[name])) if name in SHORTENED else read
+
+
+def _shortened(raw: bytes, tokens: int) -> bytes:
+    """A ``tokenizer.json`` with fewer tokens, the merges that make these, and no literals."""
+    spec = json.loads(raw)
+    model = spec["model"]
+    kept = dict(sorted(model["vocab"].items(), key=lambda item: item[1])[:tokens])
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    model |= {"vocab": kept, "merges": [pair for pair in pairs if {*pair, "".join(pair)} <= kept.keys()]}
+    return json.dumps(spec | {"added_tokens": [], "post_processor": None}).encode()
 
 
 @cache

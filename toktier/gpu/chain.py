@@ -9,26 +9,27 @@ import numpy.typing as npt
 
 from toktier.gpu.buffers import LARGE, PROBE_TILE, SMALL, SUMMED, TEAM_BLOCKS, Layout
 
-SMALLEST_ROOM = 4096
-LARGE_FROM = 4 << 20
-"""Bytes of room from which on throughput counts more than latency: other tiles."""
+SMALLEST_ROOM = 2048
+BULK_FROM = 16 << 20
+"""Bytes of room from which on throughput counts and latency does not: other tiles, more launches, and the host copies
+the IDs when it knows how many."""
 _SHAPED = ("tiles", "heads")
-PLAIN = (
-    "find_longs",
-    "windows",
-    "stretches",
-    "probe",
-    "merge",
-    "sums",
-    "compact",
-    "deliver",
+FEW_UP_TO = 2 << 20
+"""Bytes of room up to which misses are few: half a warp for each is quicker than a thread."""
+QUICK = ("longs", "probe", "merge", "finish")
+BULK = ("windows", "stretches", "probe", "merge", "sums", "compact")
+NAMES = tuple(
+    dict.fromkeys(
+        (*(f"{name}_{shape.name}" for shape in (SMALL, LARGE) for name in _SHAPED), *QUICK, *BULK, "merge_few")
+    )
 )
-NAMES = tuple(f"{name}_{shape.name}" for shape in (SMALL, LARGE) for name in _SHAPED) + PLAIN
-_THREADS = {"find_longs": 256, "stretches": 256, "sums": 1024, "deliver": 256}
-_TOGETHER = ("heads", "stretches")
+_THREADS = {"longs": 256, "stretches": 256, "sums": 1024}
+_TOGETHER = ("heads", "longs", "stretches")
+_EARLY = ("merge", "finish")
+_EVEN = ("windows",)
 _STATES_LIMIT = 64
 STRETCHES = 2
-"""Blocks of `stretches` that a multiprocessor holds at once, at least."""
+"""Blocks of `longs` and `stretches` that a multiprocessor holds at once, at least."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Sizes:
 
     def shared(self, name: str, states: int = _STATES_LIMIT) -> int:
         """Of one kernel, for a transducer of ``states``."""
-        plain = {"stretches": self.stretches, "probe": self.probe, "merge": self.merge}
         kernel, _, shape = name.partition("_")
         if kernel in _SHAPED:
             tile, threads = (self.large, LARGE.threads) if shape == LARGE.name else (self.small, SMALL.threads)
             return tile if kernel == "tiles" else tile + (4 * states + 16) * threads
+        plain = {"longs": self.stretches, "stretches": self.stretches, "probe": self.probe, "merge": self.merge}
         return plain.get(name, 0)
 
 
@@ -64,6 +65,15 @@ class Kernel:
     threads: int
     together: bool = False
     """All blocks at once on the device."""
+    early: bool = False
+    """It waits for the kernel before it by itself, so it may be started before that has ended."""
+    even: bool = False
+    """All blocks have as much to do: no more of them than the device holds at once, or the last ones run alone."""
+
+
+def is_bulk(layout: Layout) -> bool:
+    """Whether the host copies the IDs of such texts."""
+    return layout.room >= BULK_FROM
 
 
 def chain(layout: Layout, processors: int) -> list[Kernel]:
@@ -71,21 +81,24 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
     shape, room = layout.shape, layout.room
     tiles, probe_tiles, words = room // shape.tile + 1, room // PROBE_TILE + 1, room // 32 + 1
     wide = 16 * processors
+    together = min(STRETCHES * processors, TEAM_BLOCKS)
     blocks = {
         "tiles": min(tiles, (10 if shape is SMALL else 8) * processors),
-        "heads": min(tiles, 2 * processors),
-        "find_longs": min(words // 256 + 1, 8 * processors),
+        "heads": min(tiles, (4 if shape is SMALL else 8) * processors),
+        "longs": min(words // 32 + 1, together),
         "windows": min(words // 4 + 1, wide),
-        "stretches": min(words // 256 + 1, STRETCHES * processors, TEAM_BLOCKS),
+        "stretches": min(words // 256 + 1, together),
         "probe": min(probe_tiles, wide),
         "merge": min(room // 64 + 1, wide),
         "sums": min(probe_tiles // (32 * SUMMED) + 1, processors),
         "compact": min(probe_tiles, wide),
-        "deliver": min(room // 4096 + 1, processors),
+        "finish": min(probe_tiles, wide),
     }
     found = []
-    for name in (*_SHAPED, *PLAIN):
+    for name in (*_SHAPED, *(BULK if is_bulk(layout) else QUICK)):
         threads = shape.threads if name in _SHAPED else _THREADS.get(name, 128)
         called = f"{name}_{shape.name}" if name in _SHAPED else name
-        found.append(Kernel(called, blocks[name], threads, together=name in _TOGETHER))
+        if name == "merge" and room <= FEW_UP_TO:
+            called = "merge_few"
+        found.append(Kernel(called, blocks[name], threads, name in _TOGETHER, name in _EARLY, name in _EVEN))
     return found

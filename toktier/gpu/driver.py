@@ -1,4 +1,4 @@
-"""What PyCUDA does not have, called in the CUDA driver through ctypes: graphs, and cooperative launches.
+"""What PyCUDA does not have, called in the CUDA driver through ctypes: graphs, cooperative and early launches.
 
 All calls are for the context that is current. PyCUDA's streams and the addresses of its memory are used as they are.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -24,10 +25,12 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuModuleGetFunction": [_OUT, POINTER, ctypes.c_char_p],
     "cuModuleGetGlobal_v2": [_OUT, ctypes.POINTER(ctypes.c_size_t), POINTER, ctypes.c_char_p],
     "cuMemcpyDtoH_v2": [POINTER, POINTER, ctypes.c_size_t],
+    "cuMemcpyHtoDAsync_v2": [ctypes.c_ulonglong, POINTER, ctypes.c_size_t, POINTER],
     "cuFuncSetAttribute": [POINTER, _INT, _INT],
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": [ctypes.POINTER(_INT), POINTER, _INT, ctypes.c_size_t],
     "cuLaunchKernel": [*_LAUNCH, POINTER],
     "cuLaunchCooperativeKernel": _LAUNCH,
+    "cuLaunchKernelEx": [POINTER, POINTER, ctypes.POINTER(POINTER), POINTER],
     "cuStreamBeginCapture_v2": [POINTER, _INT],
     "cuStreamEndCapture": [POINTER, _OUT],
     "cuGraphInstantiateWithFlags": [_OUT, POINTER, ctypes.c_ulonglong],
@@ -38,6 +41,24 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuGetErrorName": [_INT, ctypes.POINTER(ctypes.c_char_p)],
 }
 _MAX_DYNAMIC_SHARED = 8
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
+    _fields_ = (("id", _INT), ("unused", _INT), ("value", ctypes.c_ulonglong * 8))
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("shape", _COUNT * 7),
+        ("stream", POINTER),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", _COUNT),
+    )
 
 
 class DriverError(RuntimeError):
@@ -78,6 +99,16 @@ class Arguments:
         self.pointers = (POINTER * len(values))(*map(ctypes.addressof, self._buffers))
 
 
+class How(Enum):
+    """How a kernel is launched: by which call of the driver."""
+
+    ALONE = "cuLaunchKernel"
+    TOGETHER = "cuLaunchCooperativeKernel"
+    """All blocks are on the device at the same time, or the call fails."""
+    EARLY = "cuLaunchKernelEx"
+    """Before the kernel before it has ended, if the device can; the kernel itself waits for that."""
+
+
 class Function:
     """A kernel."""
 
@@ -94,16 +125,25 @@ class Function:
         return found.value
 
     def prepared(
-        self, blocks: int, threads: int, shared: int, stream: Any, arguments: Arguments, *, together: bool
+        self, blocks: int, threads: int, shared: int, stream: Any, arguments: Arguments, how: How = How.ALONE
     ) -> Callable[[], None]:
-        """A launch, with what takes time done before. ``together``: all blocks are on the device at the same time, or
-        it raises `DriverError`."""
-        name = "cuLaunchCooperativeKernel" if together else "cuLaunchKernel"
+        """A launch, with what takes time done before. It raises `DriverError`."""
+        name, shape = how.value, (blocks, 1, 1, threads, 1, 1, shared)
         launch = getattr(_driver(), name)
-        shape = [_COUNT(value) for value in (blocks, 1, 1, threads, 1, 1, shared)]
-        values = (self._handle, *shape, POINTER(stream.handle), arguments.pointers, *(() if together else (None,)))
+        values: tuple[Any, ...]
+        if how is How.EARLY:
+            early = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
+            early.value[0] = 1
+            configuration = _Configuration((_COUNT * 7)(*shape), stream.handle, ctypes.pointer(early), 1)
+            values = (ctypes.addressof(configuration), self._handle, arguments.pointers, None)
+            kept: tuple[Any, ...] = (arguments, configuration, early)
+        else:
+            numbers = [_COUNT(value) for value in shape]
+            values = (self._handle, *numbers, POINTER(stream.handle), arguments.pointers)
+            values += () if how is How.TOGETHER else (None,)
+            kept = (arguments,)
 
-        def launched(kept: Arguments = arguments) -> None:  # what the pointers point to lives as long as this
+        def launched(kept: tuple[Any, ...] = kept) -> None:  # what the pointers point to lives as long as this
             if code := launch(*values):
                 raise _error(name, code)
 

@@ -14,7 +14,7 @@ U64 = npt.NDArray[np.uint64]
 
 _A = np.uint64(0x9E3779B97F4A7C15)
 _B = np.uint64(0xD6E8FEB86659FD93)
-_C = np.uint64(0xA0761D6478BD642F)
+_A32, _B32, _LOW = np.uint64(0x9E3779B9), np.uint64(0xD6E8FEB9), np.uint64(0xFFFFFFFF)
 _EVEN = np.uint64((1 << 64) - 2)
 """Slots of 16 bytes: a key's home is the first of two that lie in one sector of the device's memory."""
 
@@ -39,7 +39,8 @@ def hash_16(low: U64, high: U64, length: U64, bits: int) -> U64:
 
 
 def hash_pair(left: U64, right: U64, bits: int) -> U64:
-    return ((((left * _A) ^ (right * _B)) * _C) >> np.uint64(64 - bits)) & _EVEN
+    """Of 32 bits: a merge waits for it."""
+    return (((left * _A32 + right) * _B32 & _LOW) >> np.uint64(32 - bits)) & _EVEN
 
 
 def hash_key(key: U64, bits: int) -> U64:

@@ -3,8 +3,9 @@
 Invariants:
 - The context is the device's primary one, which PyTorch uses as well; it is pushed for a call and popped again, also
   where the call raises. Nothing here creates or destroys a context.
-- A request is one copy in, one graph launch and one synchronisation. The last kernel writes as many IDs as there are
-  into page-locked memory, so that nothing has to be asked in between.
+- A request is one copy in (a short text's is a part of the graph), one graph launch and one synchronisation. The last
+  kernel writes as many IDs as there are into page-locked memory, so that nothing has to be asked in between. Of long
+  texts it only tells how many there are; the host then has them copied, so that kernels of other texts go on beside it.
 - Kernels whose blocks wait for each other are launched cooperatively: all their blocks are on the device, or none.
 - An encoder's calls come one at a time (a lock): buffers belong to the encoder. A result is a view of page-locked
   memory that the next call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
@@ -22,13 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from toktier.gpu.buffers import LARGE, PADDING, REQUEST, SMALL, WORK_SIZE, Layout, counters
-from toktier.gpu.chain import LARGE_FROM, NAMES, SMALLEST_ROOM, Kernel, Sizes, chain
-from toktier.gpu.driver import Arguments, Function, Module
+from toktier.gpu.chain import BULK_FROM, NAMES, SMALLEST_ROOM, Kernel, Sizes, chain, is_bulk
+from toktier.gpu.driver import Arguments, Function, How, Module, call
 from toktier.gpu.fatbin import Fatbin
 from toktier.gpu.graph import Graph, capture
 from toktier.gpu.tables import STRUCTURE_SIZE, Tables
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
+
+COPIED_INSIDE = 32 << 10
+"""Bytes of room up to which the graph copies the whole room: less than a copy of its own takes to be started."""
 
 
 class KernelFault(RuntimeError):
@@ -48,6 +52,7 @@ class Device:
         self._context = self._device.retain_primary_context()
         self.name: str = self._device.name()
         self.processors: int = self._device.multiprocessor_count
+        self._can_start_early = self._device.compute_capability() >= (9, 0)
         with self.current():
             self._module = Module(fatbin.content)
             sizes = self._module.numbers("tt_sizes")
@@ -68,11 +73,13 @@ class Device:
             self.driver.Context.pop()
 
     def close(self) -> None:
-        """Gives the primary context back. Encoders must be closed before."""
-        with self.current():
-            self._functions.clear()
-            self._module.close()
-        self._context.detach()
+        """Gives the primary context back, also where that is lost. Encoders must be closed before."""
+        try:
+            with self.current():
+                self._functions.clear()
+                self._module.close()
+        finally:
+            self._context.detach()
 
     def resident(self, kernel: str, threads: int, states: int) -> int:
         """How many blocks of a kernel a multiprocessor holds at once, for a transducer of ``states``."""
@@ -82,9 +89,12 @@ class Device:
         """What puts one kernel on the stream, and raises `DriverError`."""
         shared = self.sizes.shared(kernel.name, states)
         function, blocks = self._functions[kernel.name], kernel.blocks
-        if kernel.together:
+        how = How.EARLY if kernel.early and self._can_start_early else How.ALONE
+        if kernel.together or kernel.even:
             blocks = min(blocks, self.processors * function.resident(kernel.threads, shared))
-        return function.prepared(blocks, kernel.threads, shared, stream, arguments, together=kernel.together)
+        if kernel.together:
+            how = How.TOGETHER
+        return function.prepared(blocks, kernel.threads, shared, stream, arguments, how)
 
 
 class Bucket:
@@ -103,19 +113,26 @@ class Bucket:
         self.staging[:] = 0
         self.out: npt.NDArray[np.uint32] = driver.pagelocked_empty(layout.room + PADDING, np.uint32, mem_flags=flags)
         self.done: npt.NDArray[np.uint8] = driver.pagelocked_empty(REQUEST.itemsize, np.uint8, mem_flags=flags)
-        self.request = counters(self.staging)
         self.told = counters(self.done)
         self._size = 0
+        self._copy = (int(self.memory), self.staging.ctypes.data)
+        self._request = memoryview(self.staging[: REQUEST.itemsize]).cast("I")
         self._told = memoryview(self.done).cast("I")
         self.kernels = chain(layout, encoder.device.processors)
-        addresses = (self.out.base.get_device_pointer(), self.done.base.get_device_pointer())
-        arguments = Arguments(encoder.tables, layout.structure(int(self.memory), *addresses))
-        self.launches = [encoder.device.prepared(kernel, stream, arguments, encoder.states) for kernel in self.kernels]
-        self.graph: Graph = capture(stream, self._launch_each, (self.memory, self.staging, self.out, self.done))
+        self._ids = int(self.memory) + layout.offsets["out"] if is_bulk(layout) else None
+        self.launches = self.prepared(encoder, *(array.base.get_device_pointer() for array in (self.out, self.done)))
+        self.graph: Graph = capture(stream, self._record, (self.memory, self.staging, self.out, self.done))
         self.graph.upload(stream)
         stream.synchronize()
 
-    def _launch_each(self) -> None:
+    def prepared(self, encoder: Encoder, out: int, told: int) -> list[Callable[[], None]]:
+        """The launches, with the addresses to which IDs and counters are delivered."""
+        arguments = Arguments(encoder.tables, self.layout.structure(int(self.memory), out, told))
+        return [encoder.device.prepared(kernel, self.stream, arguments, encoder.states) for kernel in self.kernels]
+
+    def _record(self) -> None:
+        if self.layout.room <= COPIED_INSIDE:
+            self._driver.memcpy_htod_async(int(self.memory), self.staging, self.stream)
         for launch in self.launches:
             launch()
 
@@ -126,13 +143,15 @@ class Bucket:
 
     def send(self) -> None:
         """Puts the copy of the staged text and its counters on the stream."""
-        self.request["n"] = self._size
-        whole = self.staging[: REQUEST.itemsize + self._size]
-        self._driver.memcpy_htod_async(int(self.memory), whole, self.stream)
+        self._request[_SIZE_WORD] = self._size
+        call("cuMemcpyHtoDAsync_v2", *self._copy, REQUEST.itemsize + self._size, self.stream.handle, quick=True)
 
     def start(self) -> None:
         """Puts all that is to be done for the staged text on the stream."""
-        self.send()
+        if self.layout.room <= COPIED_INSIDE:
+            self._request[_SIZE_WORD] = self._size
+        else:
+            self.send()
         self.graph.launch(self.stream)
 
     def wait(self) -> None:
@@ -140,9 +159,12 @@ class Bucket:
         self.stream.synchronize()
         if self._told[_ERROR_WORD]:
             raise KernelFault("a piece was not encoded")
+        if self._ids is not None:
+            self._driver.memcpy_dtoh_async(self.out[: self._told[_TOTAL_WORD]], self._ids, self.stream)
+            self.stream.synchronize()
 
     def result(self) -> Ids:
-        """The IDs, where the device has put them."""
+        """The IDs, where they have been put."""
         return self.out[: self._told[_TOTAL_WORD]]
 
 
@@ -150,7 +172,7 @@ def _word(name: str) -> int:
     return int(REQUEST.fields[name][1]) // 4  # type: ignore[index]
 
 
-_ERROR_WORD, _TOTAL_WORD = map(_word, ("error", "total"))
+_SIZE_WORD, _ERROR_WORD, _TOTAL_WORD = map(_word, ("n", "error", "total"))
 
 
 class Encoder:
@@ -194,7 +216,7 @@ class Encoder:
         """The bucket of a text of ``size`` bytes, made if it is not there. In the device's context only."""
         room = max(SMALLEST_ROOM, 1 << (size - 1).bit_length())
         if room not in self._buckets:
-            layout = Layout.of(room, LARGE if room >= LARGE_FROM else SMALL)
+            layout = Layout.of(room, LARGE if room >= BULK_FROM else SMALL)
             self._buckets[room] = Bucket(self, layout, self._stream)
         return self._buckets[room]
 

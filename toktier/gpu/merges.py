@@ -20,6 +20,12 @@ product is t may be left out of the table: one that is never made is never the l
 Lemma D. Where no token has two characters side by side, a piece may be cut between them: see `adjacency`. A part of a
 piece is not a piece, so what an engine takes for a token without merging counts for it only if BPE gives it too.
 
+Lemma E. A character that BPE of its own bytes makes one token may be that token from the beginning where no token has a
+part of it beside the character before it or behind it (`adjacency`), if every rule that uses the token ranks above all
+merges that make it. For: a token across one of its ends has it whole, so the first merge across an end takes that very
+token; up to there its bytes are merged by themselves. A merge that is made elsewhere before it is whole ranks no higher
+than its own next one, hence below all that would use it: having it from the beginning changes no choice.
+
 Batches. If the rule that makes a token ranks before every rule, of those left, that uses it, then its merge makes no
 pair of its own rank or below. So all occurrences of the lowest pair may be merged at once, from the left. A rule for
 which that fails is a *dip*: Llama 3.1 has 81. Its occurrences are merged one after the other, each followed by what it
@@ -38,7 +44,7 @@ import numpy.typing as npt
 from toktier.errors import Refusal
 
 NO_ID = 0xFFFFFFFF
-LARGEST_ID = (1 << 29) - 1
+LARGEST_ID, LARGEST_RANK = (1 << 20) - 1, (1 << 24) - 1
 _NEVER = 1 << 64
 
 UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -60,6 +66,8 @@ class Rules:
     """The token of each byte, shape ``(256,)``; `NO_ID` for bytes that UTF-8 does not have."""
     whole: npt.NDArray[np.bool_]
     """Per token of the vocabulary, in its order: whether BPE of its text is that one token."""
+    characters: npt.NDArray[np.uint32]
+    """The tokens of lemma E: each a character beyond ASCII."""
 
 
 def rules(tokens: Sequence[tuple[bytes, int]], merges: Mapping[Pair, tuple[int, int]]) -> Rules:
@@ -72,7 +80,9 @@ def rules(tokens: Sequence[tuple[bytes, int]], merges: Mapping[Pair, tuple[int, 
     if missing:
         raise Refusal(f"{len(missing)} bytes without a token, 0x{missing[0]:02x} the first", "model.vocab")
     if max(token for _, token in tokens) > LARGEST_ID:
-        raise Refusal("token ID beyond 29 bits", "model.vocab")
+        raise Refusal("token ID beyond 20 bits", "model.vocab")
+    if any(rank > LARGEST_RANK for rank, _ in merges.values()):
+        raise Refusal("more merges than 24 bits count", "model.merges")
     packed = {pair: rank << 32 | product for pair, (rank, product) in merges.items()}
     made: dict[int, tuple[int, Pair]] = {}
     whole = np.zeros(len(tokens), np.bool_)
@@ -92,7 +102,30 @@ def rules(tokens: Sequence[tuple[bytes, int]], merges: Mapping[Pair, tuple[int, 
     for byte in UTF8_BYTES:
         of_byte[byte] = single[byte]
     left, right, ranks, product = (np.ascontiguousarray(column[:, i]) for i in range(4))
-    return Rules(left, right, ranks, product, dip, of_byte, whole)
+    characters = [
+        token
+        for text, token in tokens
+        if 1 < len(text) < 5
+        and token in made
+        and _is_character(text)
+        and lowest_use.get(token, NO_ID) > _highest_merge(token, made)
+    ]
+    return Rules(left, right, ranks, product, dip, of_byte, whole, np.array(characters, np.uint32))
+
+
+def _is_character(text: bytes) -> bool:
+    try:
+        return len(text.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _highest_merge(token: int, made: Mapping[int, tuple[int, Pair]]) -> int:
+    """The highest rank among the merges that make a token; -1 for one byte."""
+    if token not in made:
+        return -1
+    rank, parts = made[token]
+    return max(rank, *(_highest_merge(part, made) for part in parts))
 
 
 def _last_merge(text: bytes, token: int, single: Mapping[int, int], merges: Mapping[Pair, int]) -> Pair | None:

@@ -141,8 +141,10 @@ def splits_of(ops: Sequence[Op], probe: Probe) -> Splits:
 def _of_text(classes: npt.NDArray[np.uint16], holds: Mask) -> tuple[npt.NDArray[np.uint16], Mask]:
     """A partition without the class of the surrogates: no text has them, and no set does."""
     classes[SURROGATES.start : SURROGATES.stop] = classes[0]
-    used, merged = np.unique(classes, return_inverse=True)
-    return merged.astype(np.uint16), holds[:, used]
+    used = np.flatnonzero(np.bincount(classes, minlength=holds.shape[1]))  # sorting all code points would take longer
+    number = np.zeros(holds.shape[1], np.uint16)
+    number[used] = np.arange(len(used))
+    return number[classes], holds[:, used]
 
 
 def _exact(op: Split) -> Split:

@@ -28,7 +28,14 @@ from toktier.files import TokenizerFiles
 from toktier.gpu import store
 from toktier.gpu.adjacency import adjacency
 from toktier.gpu.splits import Splits, splits_of
-from toktier.gpu.vocabulary import Vocabulary, pair_table, piece_tables, vocabulary_of_ranks, vocabulary_of_spec
+from toktier.gpu.vocabulary import (
+    Vocabulary,
+    character_bits,
+    pair_table,
+    piece_tables,
+    vocabulary_of_ranks,
+    vocabulary_of_spec,
+)
 from toktier.rank_files import Ranks
 from toktier.reference_of import engine_versions, ranks_in, spec_of
 
@@ -46,6 +53,7 @@ ARRAYS = (
     "of_byte",
     "adjacent",
     "adjacent_bytes",
+    "characters",
 )
 """In the order of the pointers in ``struct Tables``."""
 NUMBERS = (
@@ -144,6 +152,7 @@ def _of_ranks(ranks: Ranks, cache_dir: Path | None) -> _Parts:
 def _parts(splits: Splits, vocabulary: Vocabulary) -> _Parts:
     arrays = splits.arrays() | piece_tables(vocabulary.pieces) | adjacency(vocabulary.texts)
     arrays |= {"pairs": pair_table(vocabulary.rules), "of_byte": vocabulary.rules.of_byte}
+    arrays["characters"] = character_bits(vocabulary.rules)
     numbers = {
         "classes": splits.classes,
         "stride": splits.stride,

@@ -143,6 +143,14 @@ def pair_table(found: Rules) -> npt.NDArray[Any]:
     return slots
 
 
+def character_bits(found: Rules) -> npt.NDArray[np.uint32]:
+    """A bit for each ID up to the highest: whether it is of `Rules.characters`."""
+    highest = max(found.product.max(initial=0), found.of_byte[found.of_byte != EMPTY_RANK].max())
+    flags = np.zeros(-(-(int(highest) + 1) // 32) * 32, np.uint8)
+    flags[found.characters] = 1
+    return np.packbits(flags, bitorder="little").view("<u4")
+
+
 def _columns(
     tokens: list[tuple[bytes, int]],
 ) -> tuple[hashing.U64, hashing.U64, npt.NDArray[np.uint32], hashing.U64]:

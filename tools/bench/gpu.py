@@ -4,7 +4,7 @@ Accounts, named in every row:
 - ``host to host, pinned``: the text lies in page-locked memory; one copy in, one graph, one synchronisation, the IDs in
   page-locked memory as a uint32 array;
 - ``host to host, bytes``: as that, from a ``bytes`` object, which is copied to page-locked memory first;
-- ``device``: events around replays of a graph without the delivery to the host: text and IDs stay on the device (and a
+- ``device``: events around replays of a graph that delivers to the device's own memory: text and IDs stay there (and a
   copy of 128 bytes sets the counters back);
 - ``host to host, pinned, in turn``: three encoders of the same tables, each on a stream of its own, so that copies of
   one text go beside the kernels of another; bytes and time of all.
@@ -140,10 +140,12 @@ def _device_times(encoder: Encoder, bucket: Bucket, rounds: int) -> list[int]:
     driver, stream = encoder.device.driver, bucket.stream
     bucket.send()
 
+    own, at = int(bucket.memory), bucket.layout.offsets
+    launches = bucket.prepared(encoder, own + at["out"], own + at["request"])
+
     def record_() -> None:
-        for launch, kernel in zip(bucket.launches, bucket.kernels, strict=True):
-            if kernel.name != "deliver":
-                launch()
+        for launch in launches:
+            launch()
 
     graph = capture(stream, record_)
     found = []

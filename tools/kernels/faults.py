@@ -57,7 +57,8 @@ class Script:
     opened: int = 0
     """How often a device was opened."""
     launches: list[int] = field(default_factory=list)
-    """Segments of each call."""
+    """Segments of each call; 0 where they are not ``counted``, which takes a copy of the text."""
+    counted: bool = True
     times: list[int] = field(default_factory=list)
     """Nanoseconds of the calls that had no fault."""
     devices: list[OpenDevice] = field(default_factory=list)
@@ -91,7 +92,7 @@ class _Encoder:
         self._script, self._encoder = script, encoder
 
     def encode_view(self, segment: bytes) -> Ids:
-        self._script.launches.append(bytes(segment).count(BREAK_BYTE) + 1)
+        self._script.launches.append(bytes(segment).count(BREAK_BYTE) + 1 if self._script.counted else 0)
         fault = self._script.calls.popleft() if self._script.calls else None
         if fault is None:
             started = time.perf_counter_ns()

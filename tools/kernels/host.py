@@ -45,6 +45,7 @@ COUNTS = (
     "middles",
     "rounds",
     "dips",
+    "early",
 )
 
 

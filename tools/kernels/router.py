@@ -6,9 +6,10 @@ request was lost. Steps, for each tokenizer unless said otherwise:
 - *ready*: checked on the device, and from which size on it is used;
 - *differential*: texts with literals and text that is not normal, by several threads at once, beside the reference;
 - *wall*: one session start by size, on the GPU path, on the CPU path of the same encoder, and by the reference;
-- *load*: threads that start sessions while as many processes as said compete for the cores, on both paths;
-- *faults*: what a `tools.kernels.faults.Script` makes of calls, a lack of memory that is real, and, for the last
-  tokenizer and as the last step of all, a context that is lost in fact.
+- *load*: threads that start sessions while as many processes as said compete for the cores, on the GPU path, on the
+  CPU path, and on the one of both that `toktier.gpu.router.pace` takes for the faster;
+- *faults*, of the last one: what a `tools.kernels.faults.Script` makes of calls. `tools.kernels.lost` has those that
+  no script can make.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,16 +36,13 @@ import numpy as np
 from toktier.chunks import ChunkEncoder
 from toktier.engines.base import Reference
 from toktier.errors import CannotEncode
-from toktier.gpu.buffers import WORK_SIZE
-from toktier.gpu.chain import Kernel
-from toktier.gpu.driver import Arguments
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router.cuda import CudaDevice
 from toktier.gpu.router.engine import Engines, GpuEngine
 from toktier.gpu.router.jobs import Limits
+from toktier.gpu.router.pace import Pace
 from toktier.gpu.router.router import Router
-from toktier.gpu.tables import STRUCTURE_SIZE
 from toktier.ids import Ids
 from toktier.reasons import Gpu
 from toktier.reference_of import reference_of
@@ -227,8 +225,9 @@ class Run:
     def load(self, rivals: int, seconds: float, threads: int) -> None:
         texts = [corpus(seed, size) for seed in range(3) for size in (30_000, 120_000, 500_000)]
         want = [self.tokenizer.encoder.encode(self.cpu.pieces(text, True)).ids for text in texts]
-        with competing(rivals, 4 * seconds + 10):
-            for engine, encoder in (("gpu", self.both), ("cpu", self.cpu)):
+        with competing(rivals, 6 * seconds + 10):
+            for engine, encoder in (("gpu", self.both), ("cpu", self.cpu), ("paced", self.both)):
+                self.gpu.shared.pace = Pace() if engine == "paced" else None
                 end = time.monotonic() + seconds
                 rows: list[tuple[int, int, str]] = []
                 before = [(w.tally.launches, w.tally.jobs) for w in self.engines.router.workers]
@@ -259,6 +258,8 @@ class Run:
                     f"{last.p99_us:,.0f} us, {dict(Counter(one for _, _, one in rows))}, "
                     f"launches and jobs {gathered}, {self.bad} different"
                 )
+                self.told.setdefault("load", {})[engine] = [len(rows), dict(Counter(one for _, _, one in rows))]
+        self.gpu.shared.pace = None
 
     def faults(self) -> None:
         text = corpus(9, 300_000)
@@ -292,48 +293,6 @@ class Run:
         self.told.setdefault("faults", {})[name] = [str(outcome), round(back, 2), str(after)]
         self.bad += outcome is Gpu.USED or after is not Gpu.USED
 
-    def no_memory(self) -> None:
-        """The device's memory is taken by somebody else, so that no larger buffers can be had."""
-        import pycuda.driver as driver
-
-        device = self.script.devices[-1]
-        assert isinstance(device, CudaDevice)
-        taken = []
-        with device.device.current():
-            for size in (1 << 33, 1 << 30, 1 << 27, 1 << 24, 1 << 21):
-                while True:
-                    try:
-                        taken.append(driver.mem_alloc(size))
-                    except Exception:
-                        break
-        text = corpus(10, 7_000_000)
-        outcome = self.compare(text, self.cpu.encode(self.cpu.pieces(text, True)).ids)
-        again = self.compare(text, self.cpu.encode(self.cpu.pieces(text, True)).ids)
-        with device.device.current():
-            for one in taken:
-                one.free()
-        say(f"{self.folder.name} no memory: {outcome}, then in smaller launches: {again}")
-        self.told["no memory"] = [str(outcome), str(again)]
-        self.bad += outcome is not Gpu.OUT_OF_MEMORY
-
-    def lose(self) -> None:
-        """A kernel reads an address that there is not: the context is lost."""
-        text = corpus(11, 300_000)
-        want = self.tokenizer.reference.encode(text)
-
-        def break_it(call: Callable[[], Any]) -> Any:
-            device = self.script.devices[-1]
-            assert isinstance(device, CudaDevice)
-            with device.device.current():
-                stream = device.device.driver.Stream()
-                nowhere = Arguments(b"\1" * STRUCTURE_SIZE, b"\1" * WORK_SIZE)
-                device.device.prepared(Kernel("find_longs", 1, 256), stream, nowhere, 1)()
-                stream.synchronize()
-            return call()
-
-        self.script.calls.append(break_it)
-        self.tell("context lost", self.compare(text, want), want, text)
-
 
 def say(line: str) -> None:
     print(line, flush=True)
@@ -349,11 +308,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--from-chars", type=int, default=1, help="0: measured, as the server does")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--host", action="store_true", help="the core by g++ in a GPU's place; no steps that need one")
+    parser.add_argument("--host", action="store_true", help="the core by g++ in a GPU's place")
     arguments = parser.parse_args(argv)
     sys.setswitchinterval(0.001)  # as the server has it
     core_ = core(Path(".cache") / "gpu-core") if arguments.host else None
-    script = Script(CudaDevice if core_ is None else lambda _: HostDevice(core_))
+    script = Script(CudaDevice if core_ is None else lambda _: HostDevice(core_), counted=False)
     router = Router(script, [0], Limits(timeout_s=2.0 if core_ is None else 30.0))
     engines = Engines(router, from_chars=arguments.from_chars)
     runs: list[Run] = []
@@ -368,10 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for run in runs:
         run.wall(arguments.rounds)
         run.load(arguments.rivals, arguments.seconds, arguments.threads)
-        run.faults()
-    if core_ is None:
-        runs[-1].no_memory()
-        runs[-1].lose()
+    runs[-1].faults()  # of one: after each the device stays away longer
     if arguments.json:
         told = [run.told | {"rows": [row.__dict__ for row in run.rows]} for run in runs]
         arguments.json.write_text(json.dumps(told, indent=1))

@@ -14,6 +14,7 @@ import tiktoken
 from tests.support.gpu import FAMILIES, host_core, hostile, reference, segment, tables
 from tests.support.small_ranks import plain, random_ranks
 from tests.support.tokenizer_files import CACHE
+from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
 from toktier.gpu.buffers import REQUEST, WORK_SIZE
 from toktier.gpu.merges import rank_merges
@@ -43,7 +44,7 @@ def test_both_sides_lay_out_their_structures_alike() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_pieces_and_ids_of_hostile_texts(name: str) -> None:
     known, given, core = reference(name), tables(name), host_core()
     seen = dict.fromkeys(EXERCISED, 0)
@@ -61,7 +62,7 @@ def test_pieces_and_ids_of_hostile_texts(name: str) -> None:
     assert all(seen.values()), seen
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_ids_of_mixed_text(name: str) -> None:
     text = segment(name, corpus(7, 60_000))
     assert text is not None
@@ -118,7 +119,7 @@ def test_what_a_piece_begins_with_decides_all_of_it() -> None:
 def test_pieces_are_cut_where_no_token_reaches() -> None:
     """Vocabularies of parts of characters: tokens that no merges make count for a piece and not for a part of one."""
     rng = random.Random("cuts")
-    seen = dict.fromkeys(("cuts", "parts"), 0)
+    seen = dict.fromkeys(("cuts", "parts", "early"), 0)
     splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
     letters = ("\u00e9", "\u00e8", "\u0169", "\u4e2d", "\u4e2e", "a")
     for _ in range(60):

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 from tests.support.regex_oracle import random_pattern
+from tests.support.tokenizer_files import CACHE
 from toktier.certificate.classes import ONIGURUMA, Probe
 from toktier.certificate.follow import positions
 from toktier.certificate.ops import Op, Prefix, Split
@@ -19,7 +20,7 @@ from toktier.gpu.splits import Splits, splits_of
 from toktier.gpu.tables import splits_of_pattern
 from toktier.gpu.transducer import starts
 
-PROBE = Probe(None)
+PROBE = Probe(CACHE)
 ALPHABET = "abcx"
 
 

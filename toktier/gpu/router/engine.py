@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import structlog
@@ -26,6 +27,7 @@ from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.jobs import Encode, Tokenizer
 from toktier.gpu.router.pace import Pace
 from toktier.gpu.router.router import Router
+from toktier.gpu.router.scratch import copied, give
 from toktier.gpu.router.segments import Segmenter, segmenter_of
 from toktier.gpu.tables import tables_of
 from toktier.ids import Ids
@@ -125,7 +127,10 @@ class GpuEngine:
             raise Failed(Gpu.SLOWER)
         with router.coming():
             segments = segmenter.segments(pieces)
-        return segments.assembled(router.encode(shared.key, segments))
+        told = router.encode(shared.key, segments)
+        made = segments.assembled(told)
+        give(told, segments.buffer)
+        return made
 
 
 class Engines:
@@ -266,7 +271,10 @@ class Trial:
 
     def _device(self, encode: Encode, pieces: Sequence[str]) -> tuple[Ids, list[int]]:
         segments = self.segmenter.segments(pieces)
-        return segments.assembled(encode(segments.buffer.tobytes()).copy())
+        told = copied(encode(cast(Any, segments.buffer)))
+        made = segments.assembled(told)
+        give(told, segments.buffer)
+        return made
 
 
 def _time(call: Callable[[Sequence[str]], object], texts: Sequence[Sequence[str]]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toktier.gpu.router.devices import Failed
-from toktier.gpu.router.literals import Bytes
+from toktier.gpu.router.scratch import Bytes
 from toktier.gpu.tables import Tables
 from toktier.ids import Ids
 

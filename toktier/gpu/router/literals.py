@@ -6,14 +6,14 @@ eight, all in numpy; what is left is compared whole. UTF-8 synchronises itself, 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from toktier.gpu.router.scratch import Bytes, flags
+
 Places = npt.NDArray[np.int64]
 
 MOST = 65_536
@@ -33,18 +33,6 @@ class Found:
     starts: Places
     lengths: Places
     ids: npt.NDArray[np.int64]
-
-
-_scratch = threading.local()
-
-
-def scratch(size: int) -> npt.NDArray[np.bool_]:
-    """A mask of ``size``, the same memory again at this thread's next call: fresh memory costs more than what is done
-    with it."""
-    mask: npt.NDArray[np.bool_] | None = getattr(_scratch, "mask", None)
-    if mask is None or not size <= len(mask) <= 16 * size + (1 << 20):
-        mask = _scratch.mask = np.empty(size, np.bool_)
-    return mask[:size]
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -108,7 +96,7 @@ class Finder:
         if not self._ids or not len(text):
             return _NOTHING
         if len(self._firsts) <= _FEW:
-            parts = [np.flatnonzero(np.equal(text, first, out=scratch(len(text)))) for first in self._firsts]
+            parts = [np.flatnonzero(np.equal(text, first, out=flags(len(text)))) for first in self._firsts]
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         else:
             at = np.flatnonzero(self._first.take(text))

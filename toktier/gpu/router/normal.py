@@ -21,10 +21,45 @@ import numpy as np
 from toktier.certificate.classes import CODE_POINTS, Mask, Probe
 from toktier.certificate.forms import FORMS, form_step
 from toktier.errors import Refusal
-from toktier.gpu.router.literals import Bytes, Places, scratch
+from toktier.gpu.router.literals import Places
+from toktier.gpu.router.scratch import Bytes, flags, give, row
 
 _SEPARATORS = "\n\x00\x01|"
 _NO_LEAD = 0xF8
+_NOWHERE: Places = np.empty(0, np.int64)
+_SHORT, _DENSE, _RARE, _STEPS = 64, 5, 8, 4
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Characters that begin with the bytes from ``first`` to ``last`` and are stable, except, where there is a ``box``,
+    those whose second and third byte have 6 bits within it: ``(lowest second, highest, lowest third, highest)``."""
+
+    first: int
+    last: int
+    box: tuple[int, int, int, int] | None
+
+    def clear(self, suspect: Mask, text: Bytes) -> None:
+        """Clears the places in the mask ``suspect`` at which one of them begins in ``text``; not the last two."""
+        size = len(text) - 2
+        given, other = row(size), row(size)
+        stays, more = given.view(np.bool_), other.view(np.bool_)
+        np.subtract(text[:size], np.uint8(self.first), out=other)  # what is below wraps round
+        np.greater(other, self.last - self.first, out=stays)
+        if self.box is not None:
+            inside = row(size).view(np.bool_)
+            inside[:] = True
+            for k, (low, high) in enumerate((self.box[:2], self.box[2:]), start=1):
+                np.subtract(text[k : size + k], np.uint8(0x80 + low), out=other)
+                inside &= np.less_equal(other, high - low, out=more)
+            stays |= inside
+            give(inside)
+        suspect[:size] &= stays
+        give(given, other)
+
+
+_FOUR = 0xF0
+_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -36,16 +71,50 @@ class Normal:
     least: int = field(init=False)
     """No UTF-8 of a character that is not stable begins with a byte below this."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "least", chr(int(self.stable.argmin())).encode()[0])
+    _two: Mask = field(init=False, repr=False)
+    """Whether one begins with two bytes; of the second 6 bits count. Shape ``(256 * 64,)``."""
+    _groups: list[_Group] = field(init=False, repr=False)
 
-    def loose(self, text: Bytes) -> Places:
-        """Where characters that are not stable begin, shape ``(n,)``. ``text``: UTF-8, maybe with break bytes; without
+    def __post_init__(self) -> None:
+        points = np.flatnonzero(~self.stable)
+        points = points[(points < 0xD800) | (points > 0xDFFF)]  # UTF-8 has no surrogates
+        kind = np.searchsorted([0x800, 0x10000], points, side="right")
+        bits = 6 * (kind + 1)
+        leads = points >> bits | np.array([0xC0, 0xE0, 0xF0])[kind]
+        seconds = points >> (bits - 6) & 63
+        thirds = np.where(kind == 0, 0, points >> np.maximum(bits - 12, 0) & 63)
+        two = np.zeros(256 * 64, np.bool_)
+        two[leads << 6 | seconds] = True
+        least = int(leads.min())
+        groups: list[_Group] = []
+        for lead in range(least, 0xF0):
+            own = leads == lead
+            if own.any():
+                second, third = seconds[own], thirds[own]
+                ends = (-128, 127) if lead < 0xE0 else (int(third.min()), int(third.max()))
+                groups.append(_Group(lead, lead, (int(second.min()), int(second.max()), *ends)))
+            elif groups and groups[-1].box is None and groups[-1].last == lead - 1:
+                groups[-1] = _Group(groups[-1].first, lead, None)
+            else:
+                groups.append(_Group(lead, lead, None))
+        for name, value in (("least", least), ("_two", two), ("_groups", groups)):
+            object.__setattr__(self, name, value)
+
+    def loose(self, text: Bytes, breaks: int = 0) -> Places:
+        """Where characters that are not stable begin, shape ``(n,)``. ``text``: UTF-8 with so many break bytes; without
         such a place it is normal."""
-        at = np.flatnonzero(np.greater_equal(text, self.least, out=scratch(len(text))))
+        suspect = np.greater_equal(text, self.least, out=flags(len(text)))
+        count = np.count_nonzero(suspect)
+        if count == breaks:
+            return _NOWHERE
+        if len(text) >= _SHORT and count > len(text) >> _DENSE:
+            self._thin(suspect, text)
+        at = np.flatnonzero(suspect)
+        if len(at):
+            first, next_ = text.take(at), text.take(at + 1, mode="clip")
+            at = at[self._two.take(first.astype(np.uint16) << 6 | next_ & 63) & (first < _NO_LEAD)]
         if not len(at):
             return at
-        at = at[text.take(at) < _NO_LEAD]
         lead, second, third, fourth = (text.take(at + k, mode="clip").astype(np.uint32) for k in range(4))
         low = second & 63
         two = (lead & 31) << 6 | low
@@ -53,6 +122,17 @@ class Normal:
         four = (lead & 7) << 18 | low << 12 | (third & 63) << 6 | fourth & 63
         points = np.where(lead < 0xE0, two, np.where(lead < 0xF0, three, four))
         return at[~self.stable.take(points, mode="clip")]
+
+    def _thin(self, suspect: Mask, text: Bytes) -> None:
+        """Clears places of groups, the most frequent ones first, until few are left: comparing every byte is cheaper
+        than looking many characters up."""
+        sample = text[:: max(1, len(text) >> 13)]
+        seen = np.bincount(sample, minlength=256).tolist()
+        often = [(sum(seen[group.first : group.last + 1]), group) for group in self._groups]
+        for count, group in sorted(often, key=lambda pair: -pair[0])[:_STEPS]:
+            if count <= len(sample) >> _RARE or np.count_nonzero(suspect) <= len(text) >> _DENSE:
+                return
+            group.clear(suspect, text)
 
     def of(self, text: str) -> str:
         """N(text); ``text`` itself where that is normal. Holds the interpreter's lock while the normalizer works."""

@@ -7,6 +7,7 @@ first one: a reason that ends (`State.OPENING`) before one that does not.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ import numpy as np
 
 from toktier.gpu.router.devices import Failed, Opener, State
 from toktier.gpu.router.jobs import Job, Limits, Tokenizer
+from toktier.gpu.router.scratch import give
 from toktier.gpu.router.segments import Segments
 from toktier.gpu.router.worker import Worker
 from toktier.gpu.vocabulary import BREAK_ID
@@ -44,7 +46,8 @@ class Router:
     """The devices of this process. Thread-safe."""
 
     def __init__(self, opener: Opener, devices: Sequence[int], limits: Limits | None = None) -> None:
-        """Opens the devices in threads of their own and returns at once."""
+        """Opens the devices in threads of their own and returns at once. They are closed by `close`, at the latest when
+        the process ends: a thread that is ended by the interpreter while it has a context aborts the process."""
         self.limits = limits or Limits()
         self.outcomes: Counter[Gpu] = Counter()
         """Texts by what became of them. Written under the lock; may be read at any time."""
@@ -55,6 +58,7 @@ class Router:
         self._coming = 0
         self._spared: set[int] = set()
         self.workers = [Worker(number, opener, self.limits, lambda: self._coming) for number in devices]
+        atexit.register(self.close)
 
     # set-up
 
@@ -74,6 +78,7 @@ class Router:
 
     def close(self, wait_s: float = 2.0) -> None:
         """End the threads. What waits is told; a call that does not come back is left alone after ``wait_s``."""
+        atexit.unregister(self.close)
         for worker in self.workers:
             worker.stop()
         end = time.monotonic() + wait_s
@@ -105,8 +110,8 @@ class Router:
         return min((self._why_not(worker, key) for worker in self.workers), key=lambda why: why is not Gpu.LOADING)
 
     def encode(self, key: str, segments: Segments) -> Ids:
-        """The IDs of the segments, one after the other, with `toktier.gpu.vocabulary.BREAK_ID` for each break. Raises
-        `Failed`."""
+        """The IDs of the segments, one after the other, with `toktier.gpu.vocabulary.BREAK_ID` for each break; most
+        often in a row (`toktier.gpu.router.scratch`). Raises `Failed`; a device may then still read the segments."""
         usable = [worker for worker in self.workers if key in worker.serves]
         if not usable:
             raise Failed(Gpu.PAUSED)
@@ -128,8 +133,9 @@ class Router:
             raise
         if len(answers) == 1:
             return answers[0]
-        joined = [part for ids in answers for part in (_BREAK, ids)]
-        return np.concatenate(joined[1:])
+        joined = np.concatenate([part for ids in answers for part in (_BREAK, ids)][1:])
+        give(*answers)
+        return joined
 
     def count(self, outcome: Gpu, chars: int) -> None:
         """A text of so many characters was encoded here, or not."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from toktier.engines.base import Reference
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import CannotEncode, Refusal
 from toktier.gpu.router.devices import Failed
-from toktier.gpu.router.literals import Bytes, Finder, Found, Places, TooMany
+from toktier.gpu.router.literals import Finder, Found, Places, TooMany
 from toktier.gpu.router.normal import Normal, normal_of
+from toktier.gpu.router.scratch import Bytes, flags, row
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
-from toktier.ids import EMPTY, Ids
+from toktier.ids import Ids, from_bytes
 from toktier.reasons import Gpu
 
 LONGEST = 500_000
@@ -88,20 +90,22 @@ class Segments:
     def assembled(self, told: Ids) -> tuple[Ids, list[int]]:
         """The IDs of the chunks, one after the other, and their counts. ``told``: the IDs of the segments, with
         `BREAK_ID` for each break; it is written to. Raises `Failed` where it has other breaks."""
-        breaks = np.flatnonzero(told == BREAK_ID)
+        breaks = np.flatnonzero(np.equal(told, BREAK_ID, out=flags(len(told))))
         marks = self.marks.ids
         if len(breaks) != len(marks):
             raise Failed(Gpu.INTERNAL_ERROR, "the device told of other segments than it was given")
-        literal = marks >= 0
-        told[breaks[literal]] = marks[literal]
-        gone = breaks[~literal]
-        starts, ends = np.concatenate([[0], gone + 1]), np.concatenate([gone, [len(told)]])
-        some = ends > starts
-        runs = zip(starts[some].tolist(), ends[some].tolist(), strict=True)
-        ids = np.concatenate([EMPTY, *(told[a:b] for a, b in runs)])
+        gone = breaks
+        ends = marks == _PIECE
+        if not ends.all():
+            literal = marks >= 0
+            told[breaks[literal]] = marks[literal]
+            gone, ends = breaks[~literal], ends[~literal]
+        edges = [-1, *gone.tolist(), len(told)]
+        view = told.data
+        # As bytes: the interpreter's lock is kept, which numpy would give up at every run.
+        ids = from_bytes(b"".join([view[a + 1 : b] for a, b in pairwise(edges) if b - a > 1]))
         before = gone - np.arange(len(gone))  # IDs before each break that is gone
-        edges = before[marks[~literal] == _PIECE]
-        return ids, np.diff(np.concatenate([[0], edges, [len(ids)]])).tolist()
+        return ids, np.diff(before[ends], prepend=0, append=len(ids)).tolist()
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,7 @@ class Segmenter:
         """Those of at least one chunk. Raises `Failed`, and `UnicodeEncodeError` on a lone surrogate."""
         if max(map(len, pieces)) > LONGEST:
             raise Failed(Gpu.LONG_PIECE)
-        raws = [piece.encode() for piece in pieces]
-        buffer = np.frombuffer(bytearray(_BREAK).join(raws), np.uint8)
-        sizes = np.fromiter(map(len, raws[:-1]), np.int64, len(raws) - 1)
-        ends = np.cumsum(sizes) + np.arange(len(sizes))
+        buffer, ends = _one_text(pieces)
         marks = Marks(ends, np.full(len(ends), _PIECE, np.int64))
         try:
             marks = _cut_out(buffer, marks, self.raw)
@@ -133,7 +134,7 @@ class Segmenter:
 
     def _normalised(self, normal: Normal, pieces: Sequence[str], buffer: Bytes, marks: Marks) -> tuple[Bytes, Marks]:
         """The buffer with every segment normal."""
-        loose = normal.loose(buffer)
+        loose = normal.loose(buffer, len(marks.at))
         if not len(loose):
             return buffer, marks
         ends = marks.at[marks.ids == _PIECE]
@@ -151,6 +152,23 @@ class Segmenter:
         parts: list[Any] = [replaced.get(k, buffer[edges[k] + 1 : edges[k + 1]]) for k in range(len(pieces))]
         buffer = np.frombuffer(bytearray(_BREAK).join(parts), np.uint8)
         return buffer, Marks(np.flatnonzero(buffer == BREAK_BYTE), marks.ids)
+
+
+def _one_text(pieces: Sequence[str]) -> tuple[Bytes, Places]:
+    """The UTF-8 of all with breaks between them, in a row (`toktier.gpu.router.scratch`), and where the breaks are."""
+    space = row(sum(len(piece) if piece.isascii() else 4 * len(piece) for piece in pieces) + len(pieces))
+    view = space.data
+    ends: list[int] = []
+    at = 0
+    for piece in pieces:
+        raw = piece.encode()  # one after the other: in memory that the caches still hold
+        end = at + len(raw)
+        view[at:end] = raw
+        ends.append(end)
+        at = end + 1
+    breaks = np.array(ends[:-1], np.int64)
+    space[breaks] = BREAK_BYTE
+    return space[: at - 1], breaks
 
 
 def _cut_out(buffer: Bytes, marks: Marks, finder: Finder) -> Marks:

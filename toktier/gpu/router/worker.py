@@ -28,6 +28,7 @@ import structlog
 
 from toktier.gpu.router.devices import FINAL, Failed, OpenDevice, Opener, SegmentEncoder, State
 from toktier.gpu.router.jobs import Job, Limits, Tally, Tokenizer
+from toktier.gpu.router.scratch import copied
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from toktier.reasons import Gpu
@@ -385,13 +386,13 @@ class Worker:
 
 
 def _encoded(encoder: SegmentEncoder, batch: list[Job]) -> list[Ids]:
-    """Each job's part of one launch; copies."""
+    """Each job's part of one launch, in rows of `toktier.gpu.router.scratch`."""
     if len(batch) == 1:
-        return [encoder.encode_view(cast(Any, batch[0].raw)).copy()]
+        return [copied(encoder.encode_view(cast(Any, batch[0].raw)))]
     ids = encoder.encode_view(bytes([BREAK_BYTE]).join(cast(Any, [job.raw for job in batch])))
     breaks = np.flatnonzero(ids == BREAK_ID)
     last = np.cumsum([job.count for job in batch]) - 1  # the break behind each job
     if len(breaks) != last[-1]:
         raise Failed(Gpu.INTERNAL_ERROR, MISCOUNTED)
     edges = [-1, *breaks[last[:-1]].tolist(), len(ids)]
-    return [ids[a + 1 : b].copy() for a, b in pairwise(edges)]
+    return [copied(ids[a + 1 : b]) for a, b in pairwise(edges)]

@@ -15,6 +15,7 @@ from tests.support.gpu import classes_of, files_of, host_core, literals, referen
 from tests.support.host_gpu import HostGpu, host_gpu, qwen3_files
 from tests.support.models import qwen3
 from tests.support.tokenizer_files import CACHE
+from tests.support.tokenizers_data import each
 from toktier.campaign.corpus import PROSE
 from toktier.campaign.edits import Account, run_rope
 from toktier.campaign.subject import subject_of
@@ -70,7 +71,7 @@ def test_chunks_have_the_references_ids_and_counts(gpu: HostGpu) -> None:
         assert list(made[1]) == counts.tolist()
 
 
-@pytest.mark.parametrize("name", ["deepseek_v4", "gpt2_tiktoken"])
+@pytest.mark.parametrize("name", each(["deepseek_v4", "gpt2_tiktoken"]))
 def test_segments_of_other_families(name: str) -> None:
     read, known = files_of(name), reference(name)
     spec = ranks_in(read).spec if read.sidecar is not None else spec_of(read)

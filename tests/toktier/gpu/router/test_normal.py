@@ -57,6 +57,20 @@ def test_every_stable_character_stays_what_it_is(name: str) -> None:
     assert normal.stable.sum() > 1_000_000
 
 
+@pytest.mark.parametrize("name", ["NFC", "NFKC"])
+def test_long_texts_of_one_script_are_told_as_their_characters_are(name: str) -> None:
+    normal = form(name)
+    rng = random.Random(f"long {name}")
+    first = (0x300, 0x370, 0x400, 0x5D0, 0x620, 0x900, 0x1100, 0x1E00, 0x3000, 0x3040, 0x4E00, 0xA640, 0xAC00, 0xF900)
+    for start in (*first, 0xFF00, 0x11000, 0x1D100, 0x1F600):
+        chars = [chr(point) for point in range(start, start + 0x100)] + ["a", " "]
+        for _ in range(4):
+            text = "".join(rng.choices(chars, k=rng.choice((30, 300, 2000))))
+            places = normal.loose(np.frombuffer(bytearray(text.encode()), np.uint8)).tolist()
+            loose = [k for k, c in enumerate(text) if not normal.stable[ord(c)]]
+            assert places == [len(text[:k].encode()) for k in loose]
+
+
 def test_common_text_is_proven() -> None:
     nfc = form("NFC")
     assert proven(nfc, "na\u00efve caf\u00e9, \u4e2d\u6587\u3002\U0001f600 \u041f\u0440\u0438\u0432\u0435\u0442")

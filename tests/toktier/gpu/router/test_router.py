@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.support.byte_device import KEY, ByteDevice, encoded, routing, until
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import KernelFault
+from toktier.gpu.router import router as module
 from toktier.gpu.router.devices import FINAL, Failed, State
 from toktier.gpu.router.jobs import Encode, Tokenizer
 from toktier.gpu.router.router import Router
@@ -294,6 +296,17 @@ def test_the_end_is_told_to_what_waits() -> None:
         router.close()
         assert not router.workers[0]._thread.is_alive()
         assert (router.refuses(KEY), router.states()[0].state) == (Gpu.CLOSED, State.CLOSED)
+
+
+def test_devices_are_given_back_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Callable[[], None]] = []
+    monkeypatch.setattr(module, "atexit", SimpleNamespace(register=left.append, unregister=left.remove))
+    with routing() as (router, _):
+        (at_exit,) = left
+        at_exit()
+        assert not router.workers[0]._thread.is_alive()
+        assert left == []
+        left.append(router.close)  # for the block's own end
 
 
 def test_segments_of_a_launch_are_counted() -> None:
