@@ -14,7 +14,8 @@ Where each short way leaves off, the long one begins. Why they agree (the code i
 5. A bound method of ``str`` is safe to call, takes no context, and does not raise `StopIteration` by itself: given
    only plain arguments, it does not raise it at all.
 6. `_Generator` writes some of these ways into the compiled template itself: ``x.name`` of a ``dict`` that has the key,
-   ``x['name']`` likewise, a method of a ``str`` called with constants, the counting attributes of ``loop``, and tests.
+   ``x['name']`` likewise, attributes of namespaces that the template writes, a method of a ``str`` called with
+   constants, the counting attributes of ``loop``, and tests.
    Everything else it leaves to the environment, with the value that it has evaluated. Its two names are assigned and
    used within one expression, after the expressions inside it are done, so that they may be nested.
 """
@@ -49,6 +50,13 @@ _own = object.__getattribute__
 
 
 class _Generator(CodeGenerator):
+    _spaces: frozenset[str] = frozenset()
+    """Names that are written as namespaces."""
+
+    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
+        self._spaces = frozenset(reference.name for reference in node.find_all(nodes.NSRef))
+        super().visit_Template(node, frame)
+
     @optimizeconst
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
         if node.attr in _OF_DICT:
@@ -57,6 +65,12 @@ class _Generator(CodeGenerator):
             self.write(f"({_HELD}.{node.attr} if type({_HELD} := ")
             self.visit(node.node, frame)
             self.write(f") is LoopContext else environment.getattr({_HELD}, {node.attr!r}))")
+        elif isinstance(node.node, nodes.Name) and node.node.name in self._spaces and not node.attr.startswith("_"):
+            attributes = f"object.__getattribute__({_HELD}, '_Namespace__attrs')"
+            self.write(f"({_FOUND} if type({_HELD} := ")
+            self.visit(node.node, frame)
+            self.write(f") is Namespace and type({_FOUND} := {attributes}.get({node.attr!r}, missing))")
+            self.write(f" in environment.plain_types else environment.getattr({_HELD}, {node.attr!r}))")
         else:
             self._of_dict(node, frame, node.attr, "getattr")
 
@@ -113,6 +127,7 @@ class _Generator(CodeGenerator):
 
 class Sandbox(ImmutableSandboxedEnvironment):
     code_generator_class = _Generator
+    plain_types = _PLAIN
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)

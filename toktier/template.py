@@ -1,58 +1,37 @@
 """Chat templates: found as transformers finds them, rendered as transformers renders them.
 
 The prompt of a chat request is a function of (normalised messages, tools, keyword arguments), written in Jinja2 by
-the model's authors. Which template counts, and the environment it runs in, follow transformers 5.x
-(``tokenization_utils_base.py`` and ``utils/chat_template_utils.py``); `toktier.profiles` makes the arguments.
+the model's authors. Which template counts (`toktier.template_files`), and the environment it runs in
+(`toktier.template_environment`), follow transformers 5.x (``tokenization_utils_base.py`` and
+``utils/chat_template_utils.py``); `toktier.profiles` makes the arguments.
 
 Invariants:
 
-1. Precedence, for a request with or without tools: the operator's override; ``chat_template.jinja`` as ``default``
-   with ``additional_chat_templates/NAME.jinja`` beside it; ``tokenizer_config.json``'s ``chat_template`` (a string,
-   a list of ``{name, template}``, or a mapping). Of several, ``tool_use`` is taken when tools are given, else
-   ``default``. ``chat_template.json`` belongs to multimodal processors, which vLLM asks first when there are no tools.
-2. The environment is the immutable sandbox with ``trim_blocks`` and ``lstrip_blocks``, loop controls, the
-   ``generation`` tag (its body is kept), ``tojson`` without HTML escaping, ``raise_exception`` and ``strftime_now``.
-3. The template sees the named special tokens, then the request's arguments, which win.
-4. A rendered object is never changed by a template (the sandbox is immutable), so callers may share sub-objects.
+1. Precedence, for a request with or without tools: the operator's override, else the files' own. Of several,
+   ``tool_use`` is taken when tools are given, else ``default``. A multimodal processor's is asked first, as by vLLM,
+   when there are no tools.
+2. The template sees the named special tokens, then the request's arguments, which win.
+3. A rendered object is never changed by a template (the sandbox is immutable), so callers may share sub-objects.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import json.encoder
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import jinja2
-import jinja2.ext
-import jinja2.meta
-import jinja2.nodes
-from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from toktier.errors import TakesLong, TemplateFailure, Unrenderable, UnusableFile
 from toktier.reasons import Bypass
-from toktier.sandbox import Sandbox
+from toktier.template_environment import Clock, environment
+from toktier.template_files import legacy_processor_template, own_templates, special_tokens
 from toktier.template_limit import OverLimit, RenderLimit, guarded, render
 from toktier.template_shape import TemplateShape, shape_of
-
-NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The standard names (transformers' ``PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES``)."""
-
-_CLOCK_MARGIN = timedelta(seconds=30)
-"""How far the engine's clock, at the time when it would have rendered, may be from ours."""
-
-_CLASSES_WITHOUT_DEFAULTS = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
-"""Tokenizer classes that invent no special token. The others may, where ``tokenizer_config.json`` is silent."""
-
-_LARGE = 20_000
-"""Values that `json.dumps` writes in a few milliseconds."""
-
-Clock = Callable[[], datetime]
 
 
 @dataclass(slots=True)
@@ -81,108 +60,6 @@ class HasTemplateFiles(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]: ...
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}body{% endgeneration %}``: marks the assistant's tokens for training; here only its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja reads this as a class attribute
-
-    def parse(self, parser: Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_keep")
-        # A call block, as in transformers: the body gets a scope of its own, so `set` inside does not leak out.
-        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-    def _keep(self, caller: Any) -> Any:
-        return caller()
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _plain_json() -> Callable[[Any], str]:
-    """``json.dumps(value, ensure_ascii=False)`` with an encoder that is made once. It looks for no cycles: JSON has
-    none, and the immutable sandbox lets a template make none but of namespaces, which are no JSON."""
-    plain = json.JSONEncoder(ensure_ascii=False)
-    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
-        return plain.encode
-    encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-        None, plain.default, json.encoder.encode_basestring, None, ": ", ", ", False, False, True
-    )
-    return lambda value: "".join(encode(value, 0))
-
-
-_dumps = _plain_json()
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    plain = not (ensure_ascii or sort_keys) and indent is None and separators is None
-    if plain and (_is_flat(value) or not _is_large(value)):
-        return _dumps(value)
-    options: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
-    if _is_large(value):  # `dumps` would keep the interpreter to itself
-        return "".join(json.JSONEncoder(**options).iterencode(value))
-    return json.dumps(value, **options)
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether ``value`` is a mapping of few things, none of which holds others: most arguments of calls are."""
-    if type(value) is not dict or len(value) > 64:
-        return False
-    for item in value.values():  # noqa: SIM110 - a generator takes twice the time
-        if type(item) is dict or type(item) is list:
-            return False
-    return True
-
-
-def _is_large(value: Any) -> bool:
-    """Whether ``value`` holds more than `_LARGE` others."""
-    left = _LARGE
-    level = [value]
-    while level:
-        inner: list[Any] = []
-        for container in level:
-            items = container.values() if type(container) is dict else container if type(container) is list else ()
-            left -= len(items)
-            if left < 0:
-                return True
-            inner += [item for item in items if type(item) is dict or type(item) is list]
-        level = inner
-    return False
-
-
-def _strftime(now: datetime, format: str) -> str:
-    """Raises `Unrenderable` where the engine, a little later, may print something else."""
-    text = now.strftime(format)
-    if any((now + shift).strftime(format) != text for shift in (-_CLOCK_MARGIN, _CLOCK_MARGIN)):
-        raise Unrenderable(Bypass.CLOCK, "strftime_now")
-    return text
-
-
-def _random(*_: object, **__: object) -> NoReturn:
-    raise Unrenderable(Bypass.RANDOM, "random choice in the template")
-
-
-def environment(clock: Clock | None = None) -> ImmutableSandboxedEnvironment:
-    """A fresh environment, equal to the one in transformers' ``_cached_compile_jinja_template``.
-
-    ``clock`` tells the local time in the place of the real one.
-    """
-    env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
-    env.filters["tojson"] = _tojson
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = lambda format: _strftime(clock() if clock else datetime.now(), format)
-    env.globals["lipsum"] = env.filters["random"] = _random  # Jinja2's own
-    return env
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +116,7 @@ class ChatTemplate:
         """The model's template, or None when it has none (then every request is bypassed as ``no_template``).
 
         ``override`` is a path to a Jinja file and replaces all of the model's own; ``clock`` as `environment` takes it.
-        Raises `UnusableFile` when a
-        template is there but cannot be used; the message names the file and the remedy.
+        Raises `UnusableFile` when a template is there but cannot be used; the message names the file and the remedy.
         """
         files, config = tokenizer if isinstance(tokenizer, tuple) else (tokenizer.files, tokenizer.config)
         processor: str | None = None
@@ -253,13 +129,13 @@ class ChatTemplate:
                 ) from error
             place = str(override)
         else:
-            templates, place = _own_templates(files, config)
+            templates, place = own_templates(files, config)
             # A processor's chat_template.jinja is the same file as the tokenizer's; only the legacy name differs.
             if "chat_template.json" in files and "chat_template.jinja" not in files:
-                processor = _legacy_processor_template(files["chat_template.json"])
+                processor = legacy_processor_template(files["chat_template.json"])
         if not templates and processor is None:
             return None
-        specials, silent = _special_tokens(files, config)
+        specials, silent = special_tokens(files, config)
         template = cls(templates, special_tokens=specials, processor=processor, place=place, clock=clock)
         guessed = sorted(silent & template.variables())
         if guessed:
@@ -347,89 +223,5 @@ def _compile(env: ImmutableSandboxedEnvironment, source: str, place: str) -> _Co
         raise UnusableFile(
             f"{place}, line {error.lineno}: {error.message}; give a template that Jinja2 parses"
         ) from error
-
-
-def _decode(raw: bytes, name: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UnusableFile(f"{name} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-
-
-def _own_templates(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    templates: dict[str, str] = {}
-    if "chat_template.jinja" in files:
-        templates["default"] = _decode(files["chat_template.jinja"], "chat_template.jinja")
-    for name in files:
-        folder, _, base = name.rpartition("/")
-        if folder == "additional_chat_templates" and base.endswith(".jinja"):
-            templates[base.removesuffix(".jinja")] = _decode(files[name], name)
-    if templates:
-        return templates, "chat_template.jinja" if "default" in templates else "additional_chat_templates"
-    return _config_templates(config.get("chat_template")), "tokenizer_config.json chat_template"
-
-
-def _config_templates(value: object) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        return {"default": value}
-    if isinstance(value, Mapping):
-        named = dict(value)
-    elif isinstance(value, Sequence) and all(
-        isinstance(one, Mapping) and {"name", "template"} <= one.keys() for one in value
-    ):
-        named = {one["name"]: one["template"] for one in value}
-    else:
-        named = {"": value}
-    if not all(isinstance(name, str) and name and isinstance(source, str) for name, source in named.items()):
-        raise UnusableFile(
-            "tokenizer_config.json chat_template is neither a string, nor a list of {name, template}, nor a mapping"
-        )
-    return named
-
-
-def _legacy_processor_template(raw: bytes) -> str:
-    try:
-        value = json.loads(_decode(raw, "chat_template.json"))["chat_template"]
-    except (ValueError, KeyError, TypeError):
-        value = None
-    if not isinstance(value, str):
-        raise UnusableFile('chat_template.json has no string under "chat_template"')
-    return value
-
-
-def _special_tokens(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[dict[str, str], frozenset[str]]:
-    """The special tokens by name, and the standard names on which the files are silent (a class default may exist).
-
-    As transformers' ``from_pretrained`` gathers them: the standard names, any other ``*_token`` with a token for a
-    value, and the names of a mapping ``extra_special_tokens``. The legacy ``special_tokens_map.json`` overrides, but
-    only where ``tokenizer_config.json`` has no ``added_tokens_decoder``.
-    """
-    merged: dict[str, Any] = dict(config)
-    if "special_tokens_map.json" in files and "added_tokens_decoder" not in config:
-        try:
-            merged.update(json.loads(_decode(files["special_tokens_map.json"], "special_tokens_map.json")))
-        except ValueError as error:
-            raise UnusableFile("special_tokens_map.json is not JSON") from error
-    found: dict[str, str] = {}
-    for name, value in merged.items():
-        if name in NAMED_SPECIAL_TOKENS or name.endswith("_token"):
-            token = _token(value)
-            if token is not None:
-                found[name] = token
-            elif value is not None and name in NAMED_SPECIAL_TOKENS:
-                raise UnusableFile(f"tokenizer_config.json {name} is neither a string, an added token, nor null")
-    extra = merged.get("extra_special_tokens")
-    if isinstance(extra, Mapping):
-        found.update((name, token) for name, value in extra.items() if (token := _token(value)) is not None)
-    tokenizer_class = config.get("tokenizer_class")
-    if isinstance(tokenizer_class, str) and tokenizer_class in _CLASSES_WITHOUT_DEFAULTS:
-        return found, frozenset()
-    return found, frozenset(NAMED_SPECIAL_TOKENS) - merged.keys()
-
-
-def _token(value: object) -> str | None:
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
+    except SyntaxError as error:  # of what Jinja2 makes of it: a `break` in a block that is a function of its own, say
+        raise UnusableFile(f"{place}: {error.msg}; give a template that Jinja2 can compile") from error

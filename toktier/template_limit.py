@@ -22,6 +22,8 @@ import jinja2
 from jinja2 import nodes
 from jinja2.runtime import Context
 
+from toktier.counted import count_loops
+
 _TICK = "\0tick"
 _DEADLINE = "\0deadline"
 """Names that no template can write."""
@@ -54,6 +56,7 @@ def _tick(context: Context, _value: object) -> None:
 def guarded(env: jinja2.Environment, source: str) -> jinja2.Template:
     """``source``, compiled with the looks at the clock. Render it with `render`."""
     tree = env.parse(source)
+    count_loops(env, tree, source)
     guard(env, tree)
     return env.from_string(tree)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toktier.folding import Fallback, Folded, Unfoldable
+from toktier.folding import Fallback, Folded, FoldState, Unfoldable
 from toktier.template import ChatTemplate, RenderRequest
 from tools.folding.differential import outcome
 
@@ -69,7 +69,7 @@ def run(source: str, requests: Iterable[Messages | tuple[Messages, dict[str, Any
     seen = Seen()
     if isinstance(made, Unfoldable):
         return seen
-    state = made.new_state()
+    state = FoldState(made)
     for one in requests:
         messages, kwargs = one if isinstance(one, tuple) else (one, {})
         request, again = (_request(messages, kwargs) for _ in range(2))

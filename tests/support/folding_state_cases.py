@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.folding import TALK, assistant, user
+from tests.support.folding import TALK, assistant, calls, user
 from tests.support.folding_case import COUNTS, GROW, NS, Case, F, loop
 from toktier.folding import Fallback, Unfolds
 
@@ -12,8 +12,43 @@ FLAG = "{% set f = namespace(it=false) %}"
 FIRST = "{% for u in users %}{% if not f.it %}{% set f.it = true %}{{ u.content }}{% endif %}{% endfor %}"
 REST = "|{{ users|map(attribute='content')|join(',') }}"
 PLAIN = loop("{{ m.role }}")
+CALLED = "{% for c in m.tool_calls %}{{ c.id }}{% endfor %}"
+AGE = "{% if loop.index0 > t %}new{% endif %}"
+CALLING = [[assistant("a", tool_calls=calls(*names))] for names in ("xy", "yz")]
+NS_X = "{{ ns.x|length }}{{ ns.x[-3:] }}"
+LONG_TALK = [one | {"content": one["content"] * 5000} for one in TALK]
 
 CASES = [
+    # stretches of the item alone
+    Case(
+        "a stretch that an item has not",
+        loop("{% if loop.index0 > t %}" + CALLED + "{% endif %}{{ m.content * 9 }}"),
+        [(CALLING[0], {"t": -1}), (CALLING[1], {"t": 5}), (CALLING[1], {"t": -1})],
+    ),
+    Case(
+        "a stretch of another item",
+        loop(AGE + CALLED),
+        [(CALLING[0], {"t": -1}), (CALLING[1], {"t": -1}), (CALLING[0], {"t": 5})],
+    ),
+    Case(
+        "a stretch with a name of the moment",
+        loop(AGE + "{% set s = t %}{% for c in m.tool_calls %}{{ s }}{% endfor %}"),
+        [(CALLING[0], {"t": t}) for t in (-1, 3, -2)],
+    ),
+    Case(
+        "a stretch that uses something up",
+        loop(
+            "{% set g = m.tool_calls|map(attribute='id') %}"
+            + AGE
+            + "{% for c in g %}{{ c }}{% endfor %}{{ g|list|length + t }}"
+        ),
+        [(CALLING[0], {"t": t}) for t in (-1, 3, -2)],
+    ),
+    Case(
+        "a stretch with an outer value",
+        loop(AGE + "{% for c in m.tool_calls %}{{ y }}{% set y = c.id %}{% endfor %}"),
+        [(CALLING[0], {"t": t, "y": y}) for t, y in ((-1, 1), (3, 1), (3, 2), (-1, 2), (5, 3))],
+    ),
     # loops that could stop, over what can be read a single time: the rest of it is not there for whoever reads on
     Case("read to its end in an iteration", loop(FLAG + ONCE + FIRST + REST), USERS),
     Case(
@@ -180,8 +215,25 @@ CASES = [
     ),
     Case(
         "a large state",
-        "{% set ns = namespace(x='') %}" + loop("{% set ns.x = ns.x ~ m.content %}", after="{{ ns.x }}"),
-        [[user("x" * 3000)], [user("x" * 3000), user("y" * 3000)]],
+        "{% set ns = namespace(x='') %}"
+        + loop("{% if m.role == 'user' %}{% set ns.x = ns.x ~ m.content %}{% endif %}{{ ns.x|length }};", after=NS_X),
+        [LONG_TALK[:size] for size in (3, 5, 4, 6, 6, 2, 7)] + [[user("a" * 5000), *LONG_TALK[1:]], LONG_TALK],
+    ),
+    Case(
+        "a system prompt in a namespace",
+        "{% set ns = namespace(x='', n=0) %}"
+        + loop(
+            "{% set ns.n = ns.n + 1 %}{% if m.role == 'system' %}{% set ns.x = ns.x ~ m.content %}{% endif %}",
+            after=NS_X,
+        )
+        + loop("{{ m.role }}"),
+        [[{"role": "system", "content": "s" * 20_000}, *TALK[:size]] for size in (2, 3, 5, 4, 7)],
+        iterations=6,
+    ),
+    Case(
+        "too much left behind",
+        "{% set ns = namespace(x='') %}" + loop("{% set ns.x = m.content %}", after=NS_X),
+        [[user("x" * 100_000)], [user("x" * 100_000), user("y" * 100_000)]],
         fallback=Fallback.STATE,
     ),
     # macros

@@ -1,4 +1,5 @@
-"""The chat templates of real models, as published in the test data (and Qwen3's, which the product ships)."""
+"""The chat templates of real models, as published in the test data (and Qwen3's, which the product ships), and short
+ways to make and render others."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 from typing import Any
 
 from tests.conftest import data_path
-from toktier.template import ChatTemplate
+from toktier.template import ChatTemplate, RenderRequest
 
 MODELS = ("qwen3", "llama3_1", "deepseek_v3", "gemma3")
 
@@ -27,6 +28,9 @@ EVERY_KEY = (
 """Shows every key that normalisation can leave, one by one, so that it does not count as a dump of whole messages."""
 
 
+SILENT_ON_TOKENS = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
 def config_of(model: str) -> dict[str, Any]:
     """The model's ``tokenizer_config.json``; skips where the test data is absent."""
     loaded: dict[str, Any] = json.loads(data_path("tokenizers", model, "tokenizer_config.json").read_text("utf-8"))
@@ -37,3 +41,22 @@ def template_of(model: str) -> ChatTemplate:
     template = ChatTemplate.load(({}, config_of(model)))
     assert template is not None
     return template
+
+
+def load(files: dict[str, str], config: dict[str, Any] | None = None, **kwargs: Any) -> ChatTemplate | None:
+    """The template of a model with these files and this ``tokenizer_config.json``."""
+    encoded = {name: text.encode() for name, text in files.items()}
+    return ChatTemplate.load((encoded, {**SILENT_ON_TOKENS, **(config or {})}), **kwargs)
+
+
+def render(template: ChatTemplate | None, **kwargs: Any) -> str:
+    """``messages`` and ``tools`` are taken out of the arguments."""
+    assert template is not None
+    tools = kwargs.pop("tools", None)
+    messages = kwargs.pop("messages", [{"role": "user", "content": "hi"}])
+    return template.render(RenderRequest(messages, tools, kwargs))
+
+
+def one(source: str, **kwargs: Any) -> str:
+    """What the template ``source`` gives."""
+    return render(ChatTemplate({"default": source}), **kwargs)

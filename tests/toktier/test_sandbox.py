@@ -126,6 +126,9 @@ WRITTEN = [
     "{% for y in x.inner.list if y.role.startswith('a') %}{{ loop.index }}{{ y.role.upper() }}{% endfor %}",
     "{% for y in x.inner.list %}{% set z = y.role.upper() %}{{ z }}{% endfor %}{{ z }}",
     "{% set ns = namespace(a=x) %}{{ ns.a.role.upper() }}{% set ns.b = x.inner.role %}{{ ns['b'] }}",
+    "{% set ns = namespace(a=1, items=2, f=''.upper, _b=3) %}{% set ns.c = x.role %}"
+    "{{ ns.a }}{{ ns.items }}{{ ns.f() }}{{ ns._b }}{{ ns.c }}{{ ns.d is defined }}{{ ns.d }}{{ ns.d.e }}",
+    "{% macro f(ns) %}{{ ns.role }}{% endmacro %}{% set ns = namespace() %}{% set ns.role = 1 %}{{ f(x) }}{{ f(ns) }}",
     "{{ 'abc'.upper() }}{{ ('a' ~ x.role).title() }}{{ (x.absent or x.role).lower() }}",
     "{{ x['role'].replace('\\n', '') }}{{ x.role.replace('u', '\"') }}{{ x.role.zfill(7) }}",
     "{{ x.inner.list | map(attribute='role') | join('-') }}",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.templates import CHATML, EVERY_KEY, MODELS, config_of, template_of
-from toktier import template
 from toktier.errors import TakesLong, TemplateFailure, Unrenderable
 from toktier.reasons import Bypass
-from toktier.template import ChatTemplate, RenderRequest, environment
+from toktier.template import ChatTemplate, RenderRequest
+from toktier.template_environment import environment
 from toktier.template_limit import RenderLimit
 
 MESSAGES = [{"role": "user", "content": f"text {number}"} for number in range(300)]
@@ -135,19 +132,3 @@ def test_errors_are_the_templates_own(source: str) -> None:
     with pytest.raises((jinja2.TemplateError, ArithmeticError)) as expected:
         plain(source, {"messages": MESSAGES})
     assert caught.value.template_message == str(expected.value)
-
-
-LARGE = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@given(LARGE, st.booleans(), st.sampled_from([None, 2, "\t"]), st.booleans())
-def test_large_values_are_written_as_small_ones(value: Any, ascii_only: bool, indent: Any, sort: bool) -> None:
-    options = {"ensure_ascii": ascii_only, "indent": indent, "sort_keys": sort}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template, "_LARGE", 0)
-        written = template._tojson([value], **options)
-    assert written == template._tojson([value], **options) == json.dumps([value], **options)

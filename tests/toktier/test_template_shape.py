@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toktier.template import environment
+from toktier.template_environment import environment
 from toktier.template_shape import TemplateShape, shape_of
 
 

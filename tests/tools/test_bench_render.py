@@ -29,6 +29,8 @@ def test_all_engines_and_a_file_of_rows(tmp_path: Path) -> None:
         assert all(row.n >= 3 and row.p50_us > 0 for name, row in own.items() if name != "minijinja")
         assert 0 < own[OURS].iterations < own[OURS].messages
         assert own[OURS].note == ""
+        assert own["jinja2"].served == own["jinja2"].scanned > 0
+        assert 0 < own[OURS].scanned < own[OURS].served == own["jinja2"].served
     told = render.table(rows).splitlines()
     assert len(told) == 6
     assert told[-1].startswith("- minijinja, embedded: ")

@@ -8,12 +8,12 @@ What a template as a whole must not have (`check`), and why:
 
 1. *Inclusion, import, inheritance, blocks*: the code that runs is not in the tree.
 2. ``sameas`` of anything but a constant: objects are reused between requests, so identity may change.
-3. *Macros inside macros, loops and blocks*, a macro that is *used as a value*, or whose name is also assigned to: then
-   the macros that a body can call are not those that it names.
-4. *A written namespace with a second name.* Every name that ``{% set name.attribute = ... %}`` is ever applied to must
-   get its value from ``{% set name = namespace(...) %}`` and from nothing else, and be used as ``name.attribute`` only.
-   So no other name, container, parameter or loop variable ever holds that object, and the writes that a body can do
-   are those that it (or a macro that it names) spells out.
+3. *Macros inside macros, loops, blocks and conditions*, a macro that is *used as a value*, or whose name is also
+   assigned to: then the macros that a body can call are not those that it names, or not the same in every request.
+4. *A written namespace with a second name*, or with one that means something else in a loop or a macro. Every name that
+   ``{% set name.attribute = ... %}`` is ever applied to must get its value from ``{% set name = namespace(...) %}`` and
+   from nothing else, and be used as ``name.attribute`` only. So no other name, container, parameter or loop variable
+   ever holds that object, and the writes that a body can do are those that it (or a macro that it names) spells out.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def check(tree: nodes.Template) -> frozenset[str]:
 
 
 def _check_macros(tree: nodes.Template) -> None:
-    inner = (nodes.With, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.For, nodes.Scope)
-    for node in tree.find_all(inner):
+    blocks = (nodes.With, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Scope)
+    for node in tree.find_all((*blocks, nodes.Macro, nodes.For, nodes.If)):
         for macro in node.find_all(nodes.Macro):
             raise NotFolded(Unfolds.INNER_MACRO, f"{macro.name}, line {macro.lineno}")
     names = {macro.name for macro in tree.find_all(nodes.Macro)}
@@ -145,6 +145,8 @@ def _check_namespaces(tree: nodes.Template) -> frozenset[str]:
     for name in tree.find_all(nodes.Name):
         if name.name in written and id(name) not in allowed:
             raise NotFolded(Unfolds.SHARED_NAMESPACE, f"{name.name}, line {name.lineno}")
+    for odd in sorted(written & (SPECIAL_NAMES | {"loop"})):
+        raise NotFolded(Unfolds.SHARED_NAMESPACE, odd)
     if written and "namespace" in {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}:
         raise NotFolded(Unfolds.SHARED_NAMESPACE, "namespace is assigned to")
     return written

@@ -9,11 +9,12 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from toktier.folding.indexes import Scan
-from toktier.folding.records import NOTHING, Record, Run
+from toktier.folding.records import NOTHING, Mark, Reads, Record
+from toktier.folding.tracker import Tracker
 
 Made = Sequence[tuple[Scan, str]]
 UNWRITTEN = object()
@@ -24,8 +25,9 @@ class Change:
     """Of a loop that runs over ``size`` items now. ``chars``: of its text after the change."""
 
     __slots__ = (
-        "_emptied", "_written", "broke", "chars", "expected", "first_changed", "gone", "initial", "items", "outer",
-        "record", "runs", "size", "slots", "texts", "values",
+        "_emptied", "_written", "broke", "chars", "expected", "first_changed", "gone", "initial", "items",
+        "large", "made", "marks", "masks", "outer", "places", "reads", "record", "size", "slots", "states", "tail",
+        "texts", "values",
     )  # fmt: skip
 
     def __init__(self, record: Record, items: list[Any], slots: list[Any], outer: dict[int, Any]) -> None:
@@ -43,9 +45,20 @@ class Change:
         self.gone = self._emptied = NOTHING
         self.expected: dict[int, tuple[Any, ...]] = {}
         """States after iterations that the record does not have, by place."""
-        self.runs: list[Run] = []
-        """The iterations that ran."""
+        self.places: list[int] = []
+        """The iterations that ran, and ``masks`` of what they have read, one for one."""
+        self.masks: list[int] = []
+        self.reads: dict[int, Reads] = {}
+        self.made: dict[int, Made] = {}
+        """What was looked up, by those that did."""
+        self.states: dict[int, tuple[Any, ...] | None] = {}
+        """After each iteration, where something is carried; None where it holds too much to be kept."""
+        self.large = record.large
+        self.tail: int | None = None
+        """As in the record (`Record.large`, `Record.tail`)."""
         self.texts: dict[int, str] = {}
+        """Those that are not the record's."""
+        self.marks: list[Mark] = []
         self._written: list[tuple[int, int, Any]] = []
 
     # --- while the loop runs ---------------------------------------------------------------------------------------
@@ -55,17 +68,8 @@ class Change:
         states = self.record.states
         return self.expected.get(place, states[place] if place < len(states) else None)
 
-    def put(
-        self,
-        place: int,
-        text: str,
-        state: tuple[Any, ...],
-        mask: int,
-        low: list[int],
-        high: list[int],
-        made: Made,
-    ) -> None:
-        """The iteration at ``place`` ran: what it printed, left, read and looked up."""
+    def put(self, place: int, text: str, tracker: Tracker) -> None:
+        """The iteration at ``place`` ran, and printed the text."""
         chunks = self.record.chunks
         old = chunks[place] if place < len(chunks) else ""
         if text != old:
@@ -73,7 +77,20 @@ class Change:
             self.chars += len(text) - len(old)
             if place < self.first_changed:
                 self.first_changed = place
-        self.runs.append((place, state, mask, low, high, made))
+        self.places.append(place)
+        self.masks.append(tracker.mask)
+        if tracker.low:
+            self.reads[place] = tracker.low, tracker.high
+        if tracker.made:
+            self.made[place] = tracker.made
+        if tracker.printed:
+            self.mark(place, text, tracker.printed)
+
+    def mark(self, place: int, text: str, printed: Iterable[tuple[int, str]]) -> None:
+        """Where in the text the stretches lie that the iteration came by: anywhere, as long as it is their text."""
+        for number, part in printed:
+            start = len(text) - len(part) if text.endswith(part) else text.find(part)
+            self.marks.append((number, place, start, start + len(part)))
 
     def wrote(self, attribute: int, place: int, value: Any) -> None:
         """``value`` is `UNWRITTEN` where it did not."""
@@ -112,17 +129,26 @@ class Change:
     def commit(self) -> Record:
         """Brings the record up to date."""
         record = self.record
+        if self.items is record.items and self.slots is record.slots:
+            return record  # it is what it was (`Runner.run`)
         record.resize(self.size)
         if self._emptied != NOTHING:
             record.forget(*self._emptied)
         record.void, record.broke, record.initial = self.gone, self.broke, self.initial
         record.put(self.texts)
-        record.noted(self.runs)
-        states, lookups = record.states, record.lookups
-        for place, state, _, _, _, made in self.runs:
-            states[place] = state
-            if made or lookups.any:
-                lookups.put(place, made)
+        record.noted(self.places, self.masks, self.reads)
+        record.read_ahead(self.slots, self.places)
+        if record.starts:
+            record.printed(self.places, self.marks)
+        tail = record.tail
+        if tail is not None and tail != self.tail and tail < self.size:
+            record.states[tail] = None
+        record.large, record.tail = self.large, self.tail
+        for place, state in self.states.items():
+            record.states[place] = state
+        if self.made or record.lookups.any:
+            for place in self.places:
+                record.lookups.put(place, self.made.get(place, ()))
         for attribute, place, value in self._written:
             if value is UNWRITTEN:
                 record.did_not_write(attribute, place)

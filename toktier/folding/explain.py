@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
 from toktier.folding.allowed import NotFolded
-from toktier.folding.plan import LoopPlan, program
+from toktier.folding.compiled import compiled
+from toktier.folding.plan import LoopPlan
 from toktier.folding.reasons import HELP
 from toktier.folding.sites import Read
 from toktier.folding.syntax import described
@@ -23,13 +25,13 @@ _READ = {
 def explained(env: jinja2.Environment, source: str) -> dict[str, Any]:
     """``folds`` ("yes", "partly" or "no"), ``reason`` and ``detail`` where it is "no", and ``loops``: of every loop at
     the level of the template its ``line``, what it runs ``over``, whether it is ``folded``, and what it depends on
-    (or why it is kept). Raises ``jinja2.TemplateSyntaxError``."""
+    (or why it is kept); ``looks_up``: the keys by which it searches lists. Raises ``jinja2.TemplateSyntaxError``."""
     try:
-        made = program(env, source)
+        made = compiled(env, source).program
     except NotFolded as reason:
         told = {"folds": "no", "reason": reason.reason.value, "help": HELP[reason.reason], "detail": reason.detail}
         return told | {"loops": []}
-    loops = [_folded(loop) for loop in made.loops]
+    loops = [_folded(loop, made.keys) for loop in made.loops]
     loops += [
         {
             "line": loop.line,
@@ -45,7 +47,7 @@ def explained(env: jinja2.Environment, source: str) -> dict[str, Any]:
     return {"folds": "partly" if made.kept else "yes", "loops": loops}
 
 
-def _folded(loop: LoopPlan) -> dict[str, Any]:
+def _folded(loop: LoopPlan, keys: Sequence[str]) -> dict[str, Any]:
     reads: dict[str, list[str]] = {}
     for site in loop.sites:
         reads.setdefault(_READ[site.read], []).append(described(site.node))
@@ -58,4 +60,5 @@ def _folded(loop: LoopPlan) -> dict[str, Any]:
         "carried": [f"{name}.{attribute}" for name, attribute in loop.attributes if (name, attribute) in loop.read],
         "written": [f"{name}.{attribute}" for name, attribute in loop.attributes if (name, attribute) not in loop.read],
         "reads": reads,
+        "looks_up": list(dict.fromkeys(keys[one] for one in loop.lookups)),
     }

@@ -14,7 +14,10 @@ state after it, and prints something; besides the state it reads what its record
 4. A loop that breaks has no iterations after it. The one that broke runs again every time, and those after it have no
    record.
 
-What is carried must be small and plain: everything that is kept is kept for each iteration.
+What is carried must be plain, and what is kept of it is bounded. Small values are kept for each iteration. A larger one
+(a system prompt, say) costs once what it costs, however many iterations hand it on, as long as all of these together
+are within `MAX_LARGE`. The state after an iteration beyond that is not kept, and those after it run whenever one before
+them does: but for the last one, after which nothing has to run (`Record.tail`).
 """
 
 from __future__ import annotations
@@ -39,10 +42,13 @@ from toktier.folding.tracker import Tracker, Untold
 from toktier.template_limit import OverLimit
 
 MAX_STATE = 4096
-"""Characters, items and keys that one carried attribute may hold; the loop runs in full beyond that."""
+"""Characters, items and keys that one carried attribute may hold for each iteration."""
+MAX_LARGE = 1 << 17
+"""Characters, items and keys of larger ones that a loop may hold for all of its iterations together."""
 
-_INTEGERS = list(range(1 << 12))
 _ITERATORS = frozenset({GeneratorType, type({}.keys()), type({}.values()), type({}.items()), type(reversed([]))})
+Place = tuple[dict[str, Any], str]
+"""The attributes of a namespace, and the name of one."""
 _ABSENT = Undefined
 """Stands for an attribute that a namespace does not have (a class: no template can put it there)."""
 
@@ -66,13 +72,12 @@ class Runner:
     def run(
         self,
         plan: LoopPlan,
-        body: Macro,
         evaluated: tuple[Any, ...],
         spaces: tuple[Any, ...],
         collectors: tuple[Macro, ...],
     ) -> tuple[Change, bool]:
         """What becomes of the loop's record, and whether it ran backwards. Leaves the namespaces as the loop would."""
-        source = self.tracker.taken.pop(plan.number)
+        source, body = self.tracker.taken.pop(plan.number), self.tracker.bodies.pop(plan.number)
         items, backwards = _sequence(plan, source)
         cells = {
             name: space._Namespace__attrs
@@ -98,7 +103,7 @@ class Runner:
         looked_up = self._looked_up(record, slots) if plan.lookups else ()
         if touched is not None and looked_up:
             touched = sorted({*touched, *looked_up})
-        self.tracker.open(plan, items, slots, values, backwards)
+        self.tracker.open(plan, items, slots, values, backwards, None if touched is None else record)
         walk.run(touched)
         change.values = self.tracker.values
         self.tracker.close()
@@ -123,7 +128,7 @@ class Runner:
             if value is not record.values[number]:
                 self.tracker.admit(number, value)
         for number, value in outer.items():
-            if value is not record.outer.get(number, UNWRITTEN):
+            if type(value) is not Undefined and value is not record.outer.get(number, UNWRITTEN):
                 self.tracker.admit(number, value)
         for old, new in zip(record.slots, slots, strict=True):
             self._admit_list(old, new)
@@ -159,17 +164,32 @@ def _rest_of(space: Namespace, plan: LoopPlan) -> dict[str, Any]:
     return {name: value for name, value in space._Namespace__attrs.items() if name not in carried}
 
 
+_integers = list(range(1 << 12))
+"""Never changed, as threads share it; a longer one takes its place."""
+
+
+def _counted(low: int, high: int) -> list[int]:
+    """The numbers ``[low, high)``, nearly always the same objects as before."""
+    global _integers
+    known = _integers
+    if len(known) < high:
+        known = _integers = [*known, *range(len(known), max(high, 2 * len(known)))]
+    return known[low:high]
+
+
 def _sequence(plan: LoopPlan, source: Any) -> tuple[list[Any], bool]:
     """What the loop runs over, by place, and whether it runs backwards."""
     kind = type(source)
+    if plan.ranged and kind is not range:
+        raise Untold(Fallback.SEQUENCE, "range")
     if kind is list:
         return source, plan.backwards
     if kind is range and not plan.backwards and source.step in (1, -1):
         up = source if source.step == 1 else source[::-1]
-        if not up or (up.start >= 0 and up.stop <= 1 << 24):
-            while len(_INTEGERS) < up.stop:
-                _INTEGERS.extend(range(len(_INTEGERS), 2 * len(_INTEGERS)))
-            return _INTEGERS[up.start : up.stop], source.step == -1  # the same objects each time
+        if not up:
+            return [], source.step == -1  # its ends may be below zero
+        if up.start >= 0 and up.stop <= 1 << 24:
+            return _counted(up.start, up.stop), source.step == -1
     if kind is Undefined and not plan.backwards:
         return list(source), False
     if kind is tuple or kind is str:
@@ -200,23 +220,30 @@ class _Walk:
         self.body = body._func
         self.items = change.items
         self.backwards = backwards
-        self.places = [(cells[name], attribute) for name, attribute in record.keys]
-        self.read = [at for at, key in enumerate(record.keys) if key in plan.read]
-        self.unread = [at for at, key in enumerate(record.keys) if key not in plan.read]
-        for value in self._now(range(len(self.places))):
-            _check_state(value, None)
+        self.read: list[Place] = []
+        self.unread: list[tuple[int, Place]] = []
+        """With their numbers in ``record.keys``."""
+        for at, key in enumerate(record.keys):
+            place = cells[key[0]], key[1]
+            _large(place[0].get(key[1], _ABSENT), None)
+            if key in plan.read:
+                self.read.append(place)
+            else:
+                self.unread.append((at, place))
 
-    def _now(self, attributes: Iterable[int]) -> tuple[Any, ...]:
-        places = self.places
-        return tuple([places[at][0].get(places[at][1], _ABSENT) for at in attributes])
+    def _now(self) -> tuple[Any, ...]:
+        return tuple([cell.get(name, _ABSENT) for cell, name in self.read])
 
     def run(self, touched: list[int] | None) -> None:
         change, record, size = self.change, self.record, len(self.items)
         old, broke = len(record.chunks), record.broke
-        now = self._now(self.read)
+        self.before = now = self._now()
+        self.held = True
         steps: Iterable[int] = range(size)
         settled = False
-        if touched is not None:
+        if touched is None:
+            change.large = 0
+        else:
             before: tuple[Any, ...] | None = record.initial
             if self.backwards and old > size:
                 before = record.states[size] if self.read else ()
@@ -226,7 +253,7 @@ class _Walk:
             # What was the first iteration found the initial state; now the one at place ``old`` comes before it.
             change.expected[old] = record.initial
         change.initial = now
-        if self.places:
+        if record.keys:
             self._walk(steps, settled)
         else:
             self._each(steps)
@@ -244,16 +271,16 @@ class _Walk:
     def _each(self, steps: Iterable[int]) -> None:
         """Where nothing is carried: every iteration finds what it found, whatever the others do."""
         items, backwards, body, change = self.items, self.backwards, self.body, self.change
-        runner, tracker = self.runner, self.runner.tracker
-        chunks, texts, runs = self.record.chunks, change.texts, change.runs
-        old_size, last, deadline = len(chunks), len(items) - 1, runner.deadline
+        tracker, deadline = self.runner.tracker, self.runner.deadline
+        chunks, texts, reads = self.record.chunks, change.texts, change.reads
+        places, masks = change.places, change.masks
+        old_size, last = len(chunks), len(items) - 1
         for step in steps:
             place = last - step if backwards else step
             if perf_counter() > deadline:
                 raise OverLimit("time")
             tracker.start(place)
             text = body(items[place])
-            runner.iterations += 1
             # As `Change.put`, which takes a tenth of the time of a short body.
             old = chunks[place] if place < old_size else ""
             if text != old:
@@ -261,10 +288,18 @@ class _Walk:
                 change.chars += len(text) - len(old)
                 if place < change.first_changed:
                     change.first_changed = place
-            runs.append((place, (), tracker.mask, tracker.low, tracker.high, tracker.made))
+            places.append(place)
+            masks.append(tracker.mask)
+            if tracker.low:
+                reads[place] = tracker.low, tracker.high
+            if tracker.made:
+                change.made[place] = tracker.made
+            if tracker.printed:
+                change.mark(place, text, tracker.printed)
             if tracker.broke:
                 change.stop(place, backwards)
-                return
+                break
+        self.runner.iterations += len(places)
 
     def _walk(self, steps: Iterable[int], settled: bool) -> None:
         size = len(self.items)
@@ -274,7 +309,7 @@ class _Walk:
         while step < size:
             while following < step:
                 following = next(due, size)
-            if settled and step < following:
+            if settled and step < following and self._is_known(step, following):
                 self._skip(step, following)
                 step = following
                 continue
@@ -290,8 +325,7 @@ class _Walk:
         change, tracker = self.change, self.runner.tracker
         item = self.items[place]
         saved = []
-        for at in self.unread:
-            cell, name = self.places[at]
+        for _, (cell, name) in self.unread:
             saved.append(cell.get(name, _ABSENT))
             cell[name] = UNWRITTEN
         if perf_counter() > self.runner.deadline:
@@ -299,55 +333,73 @@ class _Walk:
         tracker.start(place)
         text = self.body(item)
         self.runner.iterations += 1
-        for at, value in zip(self.unread, saved, strict=True):
-            cell, name = self.places[at]
+        for (at, (cell, name)), value in zip(self.unread, saved, strict=True):
             now = cell[name]
             change.wrote(at, place, now)
             if now is not UNWRITTEN:
-                _check_state(now, item)
+                change.large += _large(now, item)
+                if change.large > MAX_LARGE:
+                    raise Untold(Fallback.STATE, "large")
             elif value is _ABSENT:
                 del cell[name]
             else:
                 cell[name] = value
-        after = self._now(self.read) if self.read else ()
-        for value in after:
-            _check_state(value, item)
-        change.put(place, text, after, tracker.mask, tracker.low, tracker.high, tracker.made)
-        if not after:
+        change.put(place, text, tracker)
+        if not self.read:
             return True
+        large = 0
+        for value, old in zip(after := self._now(), self.before, strict=True):
+            size = _large(value, item)
+            if size and not (value is old and self.held):
+                large += size
+        self.before, self.held = after, change.large + large <= MAX_LARGE
+        if self.held:
+            change.large += large
+            change.states[place] = after
+        elif tracker.broke or place == (0 if self.backwards else len(self.items) - 1):
+            change.states[place] = after
+            change.tail = place
+        else:
+            change.states[place] = None
         before = change.state_before(place)
         return before is not None and equal_states(before, after, self.runner._pure)
+
+    def _is_known(self, start: int, end: int) -> bool:
+        """Whether the state after the steps [start, end) is kept."""
+        last = len(self.items) - end if self.backwards else end - 1
+        return not self.read or self.record.states[last] is not None
 
     def _skip(self, start: int, end: int) -> None:
         """The steps [start, end) find what they found: their effects again."""
         size, record = len(self.items), self.record
         low, high = (size - end, size - start) if self.backwards else (start, end)
-        state = record.states[low if self.backwards else high - 1]
+        last = low if self.backwards else high - 1
+        state = record.states[last] if self.read else ()
         assert state is not None
-        for at, value in zip(self.read, state, strict=True):
-            cell, name = self.places[at]
+        self.before, self.held = state, last != record.tail
+        if end == size:
+            self.change.tail = record.tail
+        for (cell, name), value in zip(self.read, state, strict=True):
             if value is _ABSENT:
                 cell.pop(name, None)
             else:
                 cell[name] = value
-        for at in self.unread:
+        for at, (cell, name) in self.unread:
             writer = record.last_writer(at, low, high, self.backwards)
             if writer is not None:
-                cell, name = self.places[at]
                 cell[name] = record.written[at][writer]
 
 
-def _check_state(value: Any, item: Any) -> None:
-    """Raises `Untold` for what cannot be kept for every iteration."""
+def _large(value: Any, item: Any) -> int:
+    """How much a carried value holds, where that is more than `MAX_STATE`; else 0. Raises `Untold` for what is not
+    plain."""
     kind = type(value)
     if kind is bool or kind is int or value is None or value is _ABSENT or value is item:
-        return
-    if kind is str:
-        if len(value) > MAX_STATE:
-            raise Untold(Fallback.STATE, "long")
-        return
-    if not plain(value) or _weight(value) > MAX_STATE:
+        return 0
+    if kind is not str and not plain(value):
         raise Untold(Fallback.STATE, kind.__name__)
+    weight = len(value) if kind is str else _weight(value)
+    return weight if weight > MAX_STATE else 0
 
 
 def _weight(value: Any) -> int:

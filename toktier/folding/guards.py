@@ -12,8 +12,8 @@ does). Take an iteration in which the guard is false.
 2. So do all later ones. A guard is ``ns.flag`` or ``not ns.flag`` of a namespace (only the skipped part could write to
    it), or ``loop.index0 < E`` with E bound outside the loop (it only falls).
 3. Nothing that is skipped could have raised. What is evaluated before the guard is *quiet* on the items of the
-   request's own list ``messages``, which are plain data, or it is integer arithmetic whose operands have the same types
-   in every iteration, so that it would have raised before. The guard itself has just been evaluated.
+   request's own list ``messages``, which are plain data, or it is arithmetic of integers: the iteration's number, and
+   lengths of what surely has one (that list, and what the loop runs over). The guard itself has just been evaluated.
 4. Nobody else sees how far the loop came: what it runs over is a value that can be read again (`_Lists`), no iterator
    such as ``messages|map(...)`` gives, in which a loop that stops leaves items to the next reader, and errors unraised.
 """
@@ -93,8 +93,10 @@ def _guard(loop: nodes.For, written: frozenset[str], messages: bool) -> nodes.Ex
     if any(own(loop.body, nodes.Break)) or any(own(loop.body, nodes.Continue)):
         return None
     inside = stored(loop.body) | {loop.target.name}
+    sized = {loop.iter.name} if isinstance(loop.iter, nodes.Name) else set()
+    sized = (sized | {"messages"} if messages else sized) - inside
     for part in body[:-1]:
-        if not (isinstance(part, nodes.Assign) and isinstance(part.target, nodes.Name) and _steady(part.node, inside)):
+        if not (isinstance(part, nodes.Assign) and isinstance(part.target, nodes.Name) and _steady(part.node, sized)):
             return None
     last = body[-1]
     assert isinstance(last.test, nodes.Expr)
@@ -139,14 +141,14 @@ def _copy(test: nodes.Expr) -> nodes.Expr:
     return nodes.Name(test.name, "load")
 
 
-def _steady(node: nodes.Node, inside: frozenset[str]) -> bool:
-    """Integer arithmetic of the iteration's number and of lengths of what is bound outside."""
+def _steady(node: nodes.Node, sized: set[str]) -> bool:
+    """Integer arithmetic of the iteration's number and of lengths of what ``sized`` names."""
     if integer(node) is not None or attribute_of(node, "loop") in ("index0", "index", "revindex0", "revindex"):
         return True
     if isinstance(node, nodes.Add | nodes.Sub):
-        return _steady(node.left, inside) and _steady(node.right, inside)
+        return _steady(node.left, sized) and _steady(node.right, sized)
     over = length_of(node)
-    return isinstance(over, nodes.Name) and over.name not in inside
+    return isinstance(over, nodes.Name) and over.name in sized
 
 
 def quiet(node: nodes.Expr, item: str) -> bool:

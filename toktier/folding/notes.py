@@ -1,4 +1,4 @@
-"""How a rewritten template calls the functions of `tracker`, and which macros are given lists without reading them."""
+"""How a rewritten template calls what `functions` has, and which macros are given lists without reading them."""
 
 from __future__ import annotations
 

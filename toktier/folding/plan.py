@@ -2,10 +2,12 @@
 
 Every loop at the level of the template (inside nothing but ``if``) that can be folded is replaced by
 
-    {{ ITERABLE | take }}                                  evaluated where the template evaluates it
+    {{ ITERABLE | take(K) }}                               evaluated where the template evaluates it
     a scope of its own:
         {% macro body(TARGET) %}REWRITTEN BODY{% endmacro %}
-        {{ body | fold(K, (SITES ...), (NAMESPACES ...)) }}
+        {{ body | hold(K) }}
+    another one:
+        {{ none | fold(K, (SITES ...), (NAMESPACES ...)) }}
 
 and the rest of the template stays. Jinja's own compiler then does what it always does about scopes, closures, undefined
 names, white space and errors.
@@ -13,9 +15,10 @@ names, white space and errors.
 Why that changes nothing. (1) The iterable is evaluated at its place, in its scope. (2) A loop's body and a macro's body
 are both scopes of their own right under the template's: a name that is only read is looked up outside, a name that is
 assigned to starts, in both, as what it is outside or as undefined. ``loop`` is rewritten away, and names that mean
-something else in a macro keep the loop as it is. (3) The sites are evaluated in the added scope, so that no name is
-looked up at the level of the template that was not looked up there before: where a template reads a name in a loop and
-assigns to it further down, a look-up before the loop would make the argument of that name visible. (4) A site is
+something else in a macro keep the loop as it is. (3) The sites are evaluated in a scope of their own, so that no name
+is looked up at the level of the template, nor around the body, that was not looked up there before: where a template
+reads a name in a loop and assigns to it further down, a look-up before that would make the argument of that name
+visible. In the body itself each name stays in the scope in which it is first read or assigned to. (4) A site is
 evaluated before the loop only if some kept iteration has evaluated it, in its own place.
 """
 
@@ -34,6 +37,7 @@ from toktier.folding.notes import NotThisLoop, list_parameters, noted
 from toktier.folding.reasons import Kept, Unfolds
 from toktier.folding.rewrite import Rewriter
 from toktier.folding.sites import Part, Read, Site, Sites
+from toktier.folding.stretches import keep_stretches, macros_of_arguments
 from toktier.folding.suffixes import searches
 from toktier.folding.syntax import backwards, described, own, range_arguments
 
@@ -58,6 +62,9 @@ class LoopPlan:
     read: frozenset[tuple[str, str]]
     """Those of them that it may read."""
     lookups: tuple[int, ...]
+    """Numbers of `Program.keys`."""
+    stretches: int
+    """How many the body has (see `stretches`)."""
     backwards: bool
     ranged: bool
     breaks: bool
@@ -75,13 +82,15 @@ class KeptLoop:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A template with its loops folded. ``tree`` needs an environment with the functions of `tracker` and `state`."""
+    """A template with its loops folded. ``tree`` needs an environment with those of `functions` and `state`."""
 
     tree: nodes.Template
     loops: tuple[LoopPlan, ...]
     kept: tuple[KeptLoop, ...]
     names: frozenset[str]
     """Of the macros that are bodies, and of the targets of loops that run once in them."""
+    keys: tuple[str, ...]
+    """What each look-up searches for, for people."""
 
 
 def program(env: jinja2.Environment, source: str) -> Program:
@@ -102,6 +111,7 @@ class _Folder:
         self._sites = Sites()
         self._effects = {name: _effects(macros) for name, macros in self._macros.items()}
         self._parts: dict[str, Part | NotThisLoop] = {}
+        self._of_arguments: frozenset[str] = frozenset()
         self._loops: list[LoopPlan] = []
         self._kept: list[KeptLoop] = []
         self._prefix = "fold"
@@ -113,6 +123,10 @@ class _Folder:
         carried = frozenset((one.name, one.attr) for node in inner for one in node.find_all(nodes.NSRef))
         for name, macros in self._macros.items():
             self._parts[name] = self._macro(name, macros, carried)
+        known = {name: part for name, part in self._parts.items() if isinstance(part, Part)}
+        self._of_arguments = macros_of_arguments(
+            {name: (self._macros[name], frozenset(part.calls)) for name, part in known.items()}
+        )
         self._tree.body = self._statements(self._tree.body)
         if not self._loops:
             raise NotFolded(Unfolds.NO_LOOP)
@@ -121,7 +135,8 @@ class _Folder:
             collector = nodes.Macro(self._collector(number), [target], [], found.collector)
             self._tree.body.insert(0, collector.set_lineno(1))
         names = frozenset(f"{self._prefix}_{one}" for one in ("once", *(plan.number for plan in self._loops)))
-        return Program(self._tree, tuple(self._loops), tuple(self._kept), names)
+        keys = tuple(described(found.key) for found in self._sites.lookups)
+        return Program(self._tree, tuple(self._loops), tuple(self._kept), names, keys)
 
     def _macro(self, name: str, macros: list[nodes.Macro], carried: frozenset[tuple[str, str]]) -> Part | NotThisLoop:
         """Rewrites all definitions of a macro in place, or none of them."""
@@ -205,7 +220,11 @@ class _Folder:
         rewriter = self._rewriter(node.body, frozenset(writes), own=True)
         rewriter.loop(node, reversed_of)
         part = self._with_macros(rewriter.part)
-        plan = self._plan(len(self._loops), node.lineno, over, part, reversed_of is not None, ranged, breaks)
+        stretches = 0
+        if part.reads & part.writes or any(self._sites.all[one].read is Read.THRESHOLD for one in part.sites):
+            # One change makes many iterations run again, of items that stay.
+            stretches = keep_stretches(node, self._of_arguments, f"{self._prefix}_text")
+        plan = self._plan(len(self._loops), node.lineno, over, part, reversed_of is not None, ranged, breaks, stretches)
         out = self._emitted(node, plan, reversed_of or node.iter)
         self._loops.append(plan)
         return out
@@ -242,7 +261,7 @@ class _Folder:
         return whole
 
     def _plan(
-        self, number: int, line: int, over: str, part: Part, backwards: bool, ranged: bool, breaks: bool
+        self, number: int, line: int, over: str, part: Part, backwards: bool, ranged: bool, breaks: bool, stretches: int
     ) -> LoopPlan:
         sites = [self._sites.all[one] for one in sorted(part.sites)]
         carried = [site for site in sites if site.attribute in part.writes]
@@ -266,6 +285,7 @@ class _Folder:
             attributes=attributes,
             read=frozenset(part.reads & part.writes),
             lookups=tuple(sorted(part.lookups)),
+            stretches=stretches,
             backwards=backwards,
             ranged=ranged,
             breaks=breaks,
@@ -285,10 +305,12 @@ class _Folder:
         sites = nodes.Tuple([_evaluated(plan, place) for place in range(len(plan.sites))], "load")
         spaces = nodes.Tuple([nodes.Name(one, "load") for one in plan.namespaces], "load")
         collectors = nodes.Tuple([nodes.Name(self._collector(one), "load") for one in plan.lookups], "load")
-        call = noted(nodes.Name(name, "load"), "fold", plan.number, sites, spaces, collectors)
+        held = noted(nodes.Name(name, "load"), "hold", plan.number)
+        call = noted(nodes.Const(None), "fold", plan.number, sites, spaces, collectors)
         out: list[nodes.Node] = [
             nodes.Output([noted(iterable, "take", plan.number)]),
-            nodes.Scope([macro, nodes.Output([call])]),
+            nodes.Scope([macro, nodes.Output([held])]),
+            nodes.Scope([nodes.Output([call])]),
         ]
         for made in out:
             made.set_lineno(node.lineno)

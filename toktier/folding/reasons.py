@@ -14,6 +14,7 @@ class Unfolds(StrEnum):
     INNER_MACRO = "inner_macro"
     MACRO_AS_VALUE = "macro_as_value"
     SHARED_NAMESPACE = "shared_namespace"
+    BROKEN = "broken"
 
 
 class Kept(StrEnum):
@@ -46,9 +47,10 @@ HELP: dict[Unfolds | Kept | Fallback, str] = {
     Unfolds.NO_LOOP: "no loop at the level of the template can be folded",
     Unfolds.INHERITANCE: "it includes, imports or extends templates, or has blocks",
     Unfolds.IDENTITY: "it asks whether two values are the same object (`sameas`)",
-    Unfolds.INNER_MACRO: "a macro is defined inside a loop, a macro or a block",
+    Unfolds.INNER_MACRO: "a macro is defined inside a loop, a macro, a block or a condition",
     Unfolds.MACRO_AS_VALUE: "a macro is used as a value, or its name is assigned to as well",
     Unfolds.SHARED_NAMESPACE: "a namespace that is written may have a second name",
+    Unfolds.BROKEN: "what folding makes of it cannot be compiled, which is an error of TokTier's",
     Kept.FILTERED: "the loop has an `if` of its own",
     Kept.ELSE: "the loop has an `else`",
     Kept.RECURSIVE: "the loop is recursive",
@@ -62,7 +64,7 @@ HELP: dict[Unfolds | Kept | Fallback, str] = {
     Fallback.ERROR: "the incremental path raised; the full render raises the genuine error, or succeeds",
     Fallback.NOT_PLAIN: "an argument is not plain JSON data",
     Fallback.STATEFUL: "a loop's body reads an object that may change while it runs (a generator, a cycler)",
-    Fallback.STATE: "a namespace carries something large or not plain from one iteration to the next",
+    Fallback.STATE: "a loop leaves too much in a namespace, or hands on what is not plain data",
     Fallback.SEQUENCE: "a loop runs over something that cannot be numbered from its start",
     Fallback.PAUSED: "the incremental path failed several times in a row; it is tried again later",
 }

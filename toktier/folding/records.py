@@ -11,12 +11,16 @@ Invariants (between renders)
 2. ``states[p]``: the attributes that the loop both writes and reads, after the iteration. ``writers`` and ``written``:
    for each attribute that it only writes, the places at which it did, sorted, and what it wrote there.
 3. ``void``: the places beyond the ``break`` of the last render.
+4. ``chunks[p][starts[n][p]:ends[n][p]]`` is what stretch n (`stretches`) prints for ``items[p]``; a start below zero
+   where the iteration did not come by it.
+5. ``ahead[slot]``: the places that have read beyond the end of the slot's list: those that its growth touches.
 
 Arrays are numpy's, so that "which iterations have read beyond n" costs a nanosecond an iteration.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from sys import getsizeof
@@ -24,20 +28,22 @@ from typing import Any
 
 import numpy as np
 
-from toktier.folding.indexes import Lookups, Scan
+from toktier.folding.indexes import Lookups
 from toktier.folding.plan import LoopPlan
 from toktier.folding.sites import Read
 from toktier.folding.strict import common_suffix, first_difference, same
 from toktier.folding.tracker import FAR, UNREAD
 
 Key = tuple[str, str]
-Run = tuple[int, tuple[Any, ...], int, list[int], list[int], Sequence[tuple[Scan, str]]]
-"""Of an iteration: its place, the state after it, the mask, the lowest and the highest position that it has read of
-each slot, and what it has looked up."""
+Reads = tuple[list[int], list[int]]
+"""The lowest and the highest position that an iteration has read, of each slot."""
+Mark = tuple[int, int, int, int]
+"""A stretch, an iteration, and where the one lies in the text of the other."""
 Region = tuple[int, int]
 """Where two lists differ: [low, high). (0, 0) where they do not."""
 
 NOTHING: Region = (0, 0)
+_NO_READS: Reads = ([], [])
 _FEW = 12
 """Iterations whose notes are written one by one: numpy's way costs some microseconds for any number."""
 
@@ -68,20 +74,25 @@ class Lists:
 
 class Record:
     __slots__ = (
+        "ahead",
         "broke",
         "chars",
         "chunks",
+        "ends",
         "high",
         "initial",
         "items",
         "keys",
+        "large",
         "lookups",
         "low",
         "mask",
         "nbytes",
         "outer",
         "slots",
+        "starts",
         "states",
+        "tail",
         "values",
         "void",
         "writers",
@@ -102,10 +113,17 @@ class Record:
         self.slots: list[Any] = [self.items] + [None] * len(plan.slots)
         self.lookups = Lookups()
         self.broke: int | None = None
+        self.large = 0
+        """How much the states hold beyond small values, or held in earlier renders."""
+        self.tail: int | None = None
+        """The place of the last iteration, where the state after it is one too large to be kept otherwise."""
         self.void = NOTHING
         self.chars = 0
         self.nbytes = 0
         """That the chunks hold."""
+        self.starts = [array("i") for _ in range(plan.stretches)]
+        self.ends = [array("i") for _ in range(plan.stretches)]
+        self.ahead: list[set[int]] = [set() for _ in self.slots]
         self.mask = np.zeros(16, np.uint64)
         self.low = np.full((1 + len(plan.slots), 16), FAR + 1, np.int32)
         self.high = np.full((1 + len(plan.slots), 16), UNREAD, np.int32)
@@ -119,8 +137,16 @@ class Record:
         other.writers = [places.copy() for places in self.writers]
         other.written = [values.copy() for values in self.written]
         other.lookups = self.lookups.clone()
+        other.ahead = [places.copy() for places in self.ahead]
+        other.starts, other.ends = [one[:] for one in self.starts], [one[:] for one in self.ends]
         other.mask, other.low, other.high = self.mask.copy(), self.low.copy(), self.high.copy()
         return other
+
+    @property
+    def state_bytes(self) -> int:
+        """About the bytes that states hold beyond small values."""
+        tail = () if self.tail is None else self.states[self.tail] or ()
+        return self.large + sum(getsizeof(value) for value in tail if type(value) is str)
 
     # --- size ------------------------------------------------------------------------------------------------------
 
@@ -129,9 +155,13 @@ class Record:
         if size < old:
             self.forget(size, old)
             del self.chunks[size:], self.states[size:]
+            for places in (*self.starts, *self.ends):
+                del places[size:]
         elif size > old:
             self.chunks.extend([""] * (size - old))
             self.states.extend([None] * (size - old))
+            for places in (*self.starts, *self.ends):
+                places.extend([UNREAD] * (size - old))
             if size > len(self.mask):
                 more = size + size // 8 + 16 - len(self.mask)
                 self.mask = np.concatenate([self.mask, np.zeros(more, np.uint64)])
@@ -151,6 +181,8 @@ class Record:
         self.low[:, low:high] = FAR + 1
         self.high[:, low:high] = UNREAD
         self.lookups.forget(low, high)
+        for places in self.starts:
+            places[low:high] = array("i", [UNREAD]) * (high - low)
         for writers, written in zip(self.writers, self.written, strict=True):
             start, end = bisect_left(writers, low), bisect_left(writers, high)
             for place in writers[start:end]:
@@ -162,29 +194,57 @@ class Record:
     def put(self, texts: Mapping[int, str]) -> None:
         """What iterations print, by place."""
         chunks = self.chunks
-        chars = nbytes = 0
+        old = [chunks[place] for place in texts]
+        new = texts.values()
+        self.chars += sum(map(len, new)) - sum(map(len, old))
+        self.nbytes += sum(map(getsizeof, new)) - sum(map(getsizeof, old))
         for place, text in texts.items():
-            old = chunks[place]
-            chars += len(text) - len(old)
-            nbytes += getsizeof(text) - getsizeof(old)
             chunks[place] = text
-        self.chars += chars
-        self.nbytes += nbytes
 
-    def noted(self, runs: Sequence[Run]) -> None:
-        """What iterations have read."""
-        if len(runs) > _FEW:
-            places, _, masks, lows, highs, _ = zip(*runs, strict=True)
+    def noted(self, places: Sequence[int], masks: Sequence[int], reads: Mapping[int, Reads]) -> None:
+        """What the iterations at ``places`` have read: those that are not in ``reads`` no position of a list."""
+        if len(places) > _FEW:
             where = np.array(places)
             self.mask[where] = np.array(masks, np.uint64)
-            self.low[:, where] = np.array(lows, np.int32).T
-            self.high[:, where] = np.array(highs, np.int32).T
+            self.low[:, where] = FAR + 1
+            self.high[:, where] = UNREAD
+            if reads:
+                where = np.array([*reads])
+                both = np.array([*reads.values()], np.int32)  # by iteration, end and slot
+                self.low[:, where], self.high[:, where] = both[:, 0].T, both[:, 1].T
             return
-        for place, _, mask, low, high, _ in runs:
+        low, high = self.low, self.high
+        for place, mask in zip(places, masks, strict=True):
             self.mask[place] = mask
-            for slot, (first, last) in enumerate(zip(low, high, strict=True)):
-                self.low[slot, place] = first
-                self.high[slot, place] = last
+            lows, highs = reads.get(place, _NO_READS)
+            if not lows:
+                low[:, place], high[:, place] = FAR + 1, UNREAD
+            for slot, (first, last) in enumerate(zip(lows, highs, strict=True)):
+                low[slot, place] = first
+                high[slot, place] = last
+
+    def read_ahead(self, slots: Sequence[Any], places: Sequence[int]) -> None:
+        """Before ``slots`` become this record's, and after what the iterations at ``places`` have read is noted."""
+        count = len(self.chunks)
+        for slot, (old, new) in enumerate(zip(self.slots, slots, strict=True)):
+            if type(new) is not list:
+                continue
+            size, high = len(new), self.high[slot]
+            if type(old) is list and len(old) <= size and len(places) <= _FEW:
+                # Nobody else has read as far.
+                both = (*self.ahead[slot], *places)
+                self.ahead[slot] = {place for place in both if place < count and high[place] >= size}
+            else:
+                self.ahead[slot] = set((high[:count] >= size).nonzero()[0].tolist())
+
+    def printed(self, places: Iterable[int], marks: Iterable[Mark]) -> None:
+        """Where the stretches of the iterations at ``places`` lie; those that are not in ``marks`` were not met."""
+        for starts in self.starts:
+            for place in places:
+                starts[place] = UNREAD
+        for number, place, start, end in marks:
+            self.starts[number][place] = start
+            self.ends[number][place] = end
 
     def wrote(self, attribute: int, place: int, value: Any) -> None:
         written = self.written[attribute]
@@ -227,13 +287,17 @@ class Record:
         places: set[int] = set()
         region = lists.region(self.items, slots[0])
         places.update(range(region[0], min(region[1], size)))
+        regions: list[Region] = []
         for slot, (old, new) in enumerate(zip(self.slots, slots, strict=True)):
             if type(old) is list and type(new) is list:
-                self._readers(places, slot, lists.region(old, new), size)
-            elif not same(old, new, pure):
-                self._readers(places, slot, (0, FAR + 1), size)
+                regions.append(lists.region(old, new))
+            elif same(old, new, pure):
+                regions.append(NOTHING)
+            else:
+                regions.append((0, FAR + 1))
                 number = next(one for one, place in plan.slots.items() if place == slot)
                 self._askers(places, plan.bits[number], 0, size)
+        self._readers(places, regions, size)
         for site in plan.sites:
             if site.number not in values:
                 continue
@@ -252,17 +316,24 @@ class Record:
         """The item at place 0 of a loop over a range; where that changed, every item did."""
         return self.items[0] if plan.ranged and self.items and type(self.items[0]) is int else 0
 
-    def _readers(self, places: set[int], slot: int, region: Region, size: int) -> None:
-        if region != NOTHING:
+    def _readers(self, places: set[int], regions: Sequence[Region], size: int) -> None:
+        """Who has read where the lists of the slots differ."""
+        for slot, region in enumerate(regions):
+            if region == NOTHING:
+                continue
+            old = self.slots[slot]
+            if region[1] > FAR and type(old) is list and region[0] == len(old):
+                places.update(place for place in self.ahead[slot] if place < size)
+                continue
             found = self.high[slot, :size] >= region[0]
             if region[1] <= FAR:  # else who has read anything has read below it
                 found &= self.low[slot, :size] < region[1]
-            places.update(np.flatnonzero(found).tolist())
+            places.update(found.nonzero()[0].tolist())
 
     def _askers(self, places: set[int], bit: int, low: int, high: int) -> None:
         if low < high:
             asked = self.mask[low:high] & np.uint64(bit)
-            places.update((np.flatnonzero(asked) + low).tolist())
+            places.update((asked.nonzero()[0] + low).tolist())
 
     def text_before(self, count: int) -> int:
         """Characters of the first ``count`` chunks, counted from the nearer end."""
@@ -272,4 +343,7 @@ class Record:
 
 
 def equal_states(a: Iterable[Any], b: Iterable[Any], pure: frozenset[int]) -> bool:
-    return all(x is y or same(x, y, pure) for x, y in zip(a, b, strict=True))
+    for x, y in zip(a, b, strict=True):  # noqa: SIM110 - a generator takes twice the time
+        if x is not y and not same(x, y, pure):
+            return False
+    return True

@@ -85,17 +85,19 @@ class Rewriter:
     def loop(self, loop: nodes.For, over: nodes.Expr | None) -> None:
         """Rewrites the body of ``loop`` in place. ``over``: X of a loop over ``X[::-1]``, else None."""
         assert isinstance(loop.target, nodes.Name)
+        if loop.target.name in SPECIAL_NAMES:
+            raise NotThisLoop(Kept.SPECIAL_NAME, loop.target.name)
         self._target = loop.target.name
         self._ranged = range_arguments(loop.iter) is not None and loop.target.name not in self._outside.stored
         self._backwards = over is not None
-        self._reversed = over
+        self._reversed = None if is_name(over, self._target) else over
         self._body(loop.body, frozenset({loop.target.name}))
 
     def macro(self, macro: nodes.Macro) -> None:
         """Rewrites a macro in place."""
-        macro.defaults = [self._expr(value, frozenset()) for value in macro.defaults]
-        bound = frozenset({argument.name for argument in macro.args} | {"varargs", "kwargs", "caller"})
-        self._body(macro.body, bound)
+        bound = frozenset(argument.name for argument in macro.args)
+        macro.defaults = [self._expr(value, bound) for value in macro.defaults]
+        self._body(macro.body, bound | {"varargs", "kwargs", "caller"})
 
     # --- statements ------------------------------------------------------------------------------------------------
 
@@ -129,9 +131,13 @@ class Rewriter:
             node.filter = self._filter(node.filter, bound)
             self._body(node.body, bound)
         elif isinstance(node, nodes.CallBlock):
-            node.call = self._call(node.call, bound)
-            node.defaults = [self._expr(value, bound) for value in node.defaults]
-            self._body(node.body, bound | {argument.name for argument in node.args})
+            call = self._call(node.call, bound)
+            if not isinstance(call, nodes.Call):
+                raise NotThisLoop(Kept.LOOP_OBJECT, "a block for loop.cycle")
+            node.call = call
+            inside = bound | {argument.name for argument in node.args}
+            node.defaults = [self._expr(value, inside) for value in node.defaults]
+            self._body(node.body, inside)
         elif isinstance(node, nodes.For):
             self._nested(node, bound)
 
@@ -155,8 +161,11 @@ class Rewriter:
     def _looked_up(self, node: nodes.For, bound: frozenset[str]) -> nodes.Expr | None:
         """The iterable of a nested loop that searches a list for a key."""
         site = self._list(node.iter, bound)
-        found = None if site is None else lookup(node)
+        found = None if site is None else lookup(node, self._outside.written)
         if found is None:
+            return None
+        # The key is evaluated in another scope than before.
+        if any(name.name in self._outside.stored - bound for name in everywhere([found.key], nodes.Name)):
             return None
         number = len(self._sites.lookups)
         self._sites.lookups.append(found)
@@ -298,7 +307,7 @@ class Rewriter:
             return length(left.left) and attribute_of(left.right, "loop") == "index0"
         return False
 
-    def _call(self, node: nodes.Call, bound: frozenset[str]) -> nodes.Call:
+    def _call(self, node: nodes.Call, bound: frozenset[str]) -> nodes.Expr:
         callee = node.node
         unread: Mapping[str, bool] = {}
         names: list[str] = []
@@ -313,7 +322,7 @@ class Rewriter:
             if attribute_of(callee, "loop") != "cycle" or node.kwargs or node.dyn_args or node.dyn_kwargs:
                 raise NotThisLoop(Kept.LOOP_OBJECT, "a method of loop")
             given = [self._expr(value, bound) for value in node.args]
-            return noted(nodes.Const(None), "loop_cycle", *given)  # type: ignore[return-value]
+            return noted(nodes.Const(None), "loop_cycle", *given)
         elif isinstance(callee, nodes.Getattr) and not self._outside.is_attribute(callee):
             callee.node = self._expr(callee.node, bound)  # its method: not a value by itself
         else:

@@ -9,8 +9,10 @@ Why it is exact. A loop qualifies if, on the way to every comparison with the ke
 assignments that depend on the item alone, and does nothing besides. On an item whose collected values do not hold the
 key, the template evaluates just what the collector has evaluated, finds every comparison false, and does nothing. The
 collector runs once on every item, so what would raise there raises (and the request is rendered in full). Values that
-are not strings never equal a key, which is one. ``loop`` does not occur at the loop's own level, so that leaving items
-out does not show.
+are not strings never equal a key, which is one. The key is asked for once, where the template asks for it with every
+item, so it must stay what it is (`_stays`): it has no name in it that the loop assigns to, a loop that may write to a
+namespace of the key's does not qualify, and asking does nothing by itself (a macro may write, a filter may take items
+of an iterator). ``loop`` does not occur at the loop's own level, so that leaving items out does not show.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from dataclasses import dataclass
 
 from jinja2 import nodes
 
-from toktier.folding.allowed import FILTERS, NAMING, TESTS
+from toktier.folding.allowed import FILTERS, HOISTED_FILTERS, HOISTED_TESTS, NAMING, SPECIAL_NAMES, TESTS
 from toktier.folding.notes import noted
-from toktier.folding.syntax import both, conjuncts, everywhere, is_blank, own
+from toktier.folding.syntax import both, conjuncts, everywhere, is_blank, own, stored
 
 _INNER = (
     *(
@@ -55,9 +57,11 @@ class _NoLookup(Exception):
     pass
 
 
-def lookup(loop: nodes.For) -> Lookup | None:
-    """What the loop searches for, if it does nothing else."""
+def lookup(loop: nodes.For, written: frozenset[str]) -> Lookup | None:
+    """What the loop searches for, if it does nothing else. ``written``: names of written namespaces."""
     if not isinstance(loop.target, nodes.Name) or loop.test is not None or loop.else_ or loop.recursive:
+        return None
+    if loop.target.name in SPECIAL_NAMES:
         return None
     if _mentions_loop(loop.body) or any(own(loop.body, nodes.Break)):
         return None  # (a loop that breaks at its find reads no further anyway)
@@ -66,7 +70,33 @@ def lookup(loop: nodes.For) -> Lookup | None:
         body = finder.collected(loop.body, frozenset({loop.target.name}))
     except _NoLookup:
         return None
-    return None if finder.key is None else Lookup(copy.deepcopy(finder.key), loop.target.name, body)
+    if finder.key is None or not _stays(finder.key, stored(loop.body) | (written if _may_write(loop.body) else set())):
+        return None
+    return Lookup(copy.deepcopy(finder.key), loop.target.name, body)
+
+
+def _stays(key: nodes.Expr, changing: frozenset[str]) -> bool:
+    """Whether a key is the same all through the loop, however often it is asked for. ``changing``: names that may be
+    something else in between."""
+    for one in everywhere([key], nodes.Node):
+        if not isinstance(one, _INNER) or (isinstance(one, nodes.Name) and one.name in changing):
+            return False
+        if isinstance(one, nodes.Filter) and one.name not in HOISTED_FILTERS:
+            return False
+        if isinstance(one, nodes.Test) and one.name not in HOISTED_TESTS:
+            return False
+        if isinstance(one, nodes.Operand) and one.op in ("in", "notin"):
+            return False
+    return True
+
+
+def _may_write(body: Iterable[nodes.Node]) -> bool:
+    """Whether it may write to a namespace: itself, or in a macro."""
+    return any(isinstance(one, nodes.NSRef | nodes.Call) for one in everywhere(body, nodes.Node))
+
+
+def _names(node: nodes.Node) -> Iterable[nodes.Name]:
+    return everywhere([node], nodes.Name)
 
 
 def _mentions_loop(body: Iterable[nodes.Node]) -> bool:
@@ -124,8 +154,8 @@ class _Finder:
             return None
         left, right = test.expr, test.ops[0].expr
         for value, key in ((left, right), (right, left)):
-            names = {name.name for name in everywhere([key], nodes.Name)}
-            if names and not names & inner and _is_inner(value, inner) and next(everywhere([value], nodes.Name), None):
+            names = {name.name for name in _names(key)}
+            if names and not names & inner and _is_inner(value, inner) and any(_names(value)):
                 if self.key is None:
                     self.key = key
                 return value if repr(key) == repr(self.key) else None

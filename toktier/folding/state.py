@@ -14,136 +14,32 @@ Invariants
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 from jinja2.environment import Template
-from jinja2.runtime import Context, Macro
-from jinja2.sandbox import safe_range
-from jinja2.utils import Namespace
+from jinja2.runtime import Macro
 
 from toktier.errors import TakesLong
-from toktier.folding.allowed import NotFolded
 from toktier.folding.change import Change
+from toktier.folding.compiled import RUNNER, Compiled, Folded, FoldedText
 from toktier.folding.fold import Runner
-from toktier.folding.plan import Program, program
-from toktier.folding.reasons import Fallback, Unfolds
+from toktier.folding.reasons import Fallback
 from toktier.folding.records import Lists, Record
 from toktier.folding.rendered import Chunks, Rendered, Segment
 from toktier.folding.strict import plain, reuse, same
-from toktier.folding.tracker import FUNCTIONS, TRACKER, Tracker, Untold
-from toktier.template import ChatTemplate, RenderRequest
-from toktier.template_limit import OverLimit, RenderLimit, deadline, guard
+from toktier.folding.tracker import TRACKER, Tracker, Untold
+from toktier.template import RenderRequest
+from toktier.template_limit import OverLimit, RenderLimit, deadline
 
-_RUNNER = "\0runner"
 _PATIENCE = 2
 """Fallbacks in a row after which the incremental path rests."""
 _LONGEST_REST = 64
 """Renders that it rests at most."""
 _PLACE_BYTES = 120
 """What an iteration costs beside its text and the arrays: its places in the lists, and its state."""
-
-
-class FoldedText(str):
-    """What a folded loop puts out. It prints nothing: the chunks are those of ``change``."""
-
-    change: Change
-    backwards: bool
-
-    def __str__(self) -> str:
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Unfoldable:
-    """No part of the template can be folded; renders are full ones."""
-
-    reason: Unfolds
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """One of a model's templates, folded. ``pure``: the `id` of functions that depend on their arguments only."""
-
-    program: Program
-    template: Template
-    pure: frozenset[int]
-
-
-class Counts:
-    """How often, and why. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def add(self, **counts: int) -> None:
-        with self._lock:
-            for name, count in counts.items():
-                self._counts[name] += count
-
-    def snapshot(self) -> dict[str, int]:
-        """``renders``, ``incremental``, ``raised``, ``iterations`` (run) and ``messages``; ``fallback_REASON``."""
-        with self._lock:
-            return dict(self._counts)
-
-
-class Folded:
-    """A model's chat template(s), folded. Thread-safe; a state is not."""
-
-    def __init__(self, template: ChatTemplate, folded: Mapping[str, Compiled]) -> None:
-        """``folded``: by source; `of` makes them."""
-        self.template = template
-        self.counts = Counts()
-        self._folded = dict(folded)
-
-    @classmethod
-    def of(cls, template: ChatTemplate) -> Folded | Unfoldable:
-        """Unfoldable where none of the model's templates folds; one that does not is rendered in full."""
-        folded: dict[str, Compiled] = {}
-        reason: NotFolded | None = None
-        for source in template.sources():
-            try:
-                folded[source] = compiled(template.environment, source)
-            except NotFolded as raised:
-                reason = raised
-        if folded:
-            return cls(template, folded)
-        assert reason is not None
-        return Unfoldable(reason.reason, reason.detail)
-
-    def new_state(self) -> FoldState:
-        return FoldState(self)
-
-    def for_request(self, *, tools: bool) -> Compiled | None:
-        return self._folded.get(self.template.source(tools=tools))
-
-
-def compiled(env: jinja2.Environment, source: str) -> Compiled:
-    """Raises `NotFolded`."""
-    overlay = env.overlay()
-    overlay.filters = {**env.filters, **FUNCTIONS, "\0wants": _wants, "\0fold": _fold}
-    made = program(env, source)
-    guard(overlay, made.tree, made.names)
-    template = Template.from_code(overlay, overlay.compile(made.tree), dict(env.globals))
-    known = (safe_range, dict, Namespace, *(env.globals[name] for name in ("raise_exception", "lipsum")))
-    return Compiled(made, template, frozenset(map(id, known)))
-
-
-@jinja2.pass_context
-def _wants(context: Context, loop: int, place: int) -> bool:
-    return context.parent[_RUNNER].wants(loop, place)  # type: ignore[no-any-return]
-
-
-@jinja2.pass_context
-def _fold(context: Context, body: Macro, loop: int, *given: tuple[Any, ...]) -> FoldedText:
-    return context.parent[_RUNNER].fold(loop, body, *given)  # type: ignore[no-any-return]
 
 
 class _Render(Runner):
@@ -160,10 +56,10 @@ class _Render(Runner):
         return record is not None and self._plans[loop].sites[place].number in record.values
 
     def fold(
-        self, loop: int, body: Macro, sites: tuple[Any, ...], spaces: tuple[Any, ...], collectors: tuple[Macro, ...]
+        self, loop: int, sites: tuple[Any, ...], spaces: tuple[Any, ...], collectors: tuple[Macro, ...]
     ) -> FoldedText:
         text = FoldedText()
-        text.change, text.backwards = self.run(self._plans[loop], body, sites, spaces, collectors)
+        text.change, text.backwards = self.run(self._plans[loop], sites, spaces, collectors)
         return text
 
 
@@ -246,7 +142,12 @@ class FoldState:
         """About the bytes that are kept beside the request's own objects and the text."""
         records = self._records.values()
         return 2048 + sum(
-            _PLACE_BYTES * len(one.chunks) + one.mask.nbytes + one.low.nbytes + one.high.nbytes for one in records
+            (_PLACE_BYTES + 8 * len(one.starts)) * len(one.chunks)
+            + one.mask.nbytes
+            + one.low.nbytes
+            + one.high.nbytes
+            + one.state_bytes
+            for one in records
         )
 
     @property
@@ -318,7 +219,7 @@ class FoldState:
         tracker.vouched = {id(value): value for value in arguments.values() if type(value) in (list, dict)}
         ends = started + limit.seconds
         render = _Render(made, tracker, self._records, lists, ends)
-        given = {**arguments, **deadline(ends), TRACKER: tracker, _RUNNER: render}
+        given = {**arguments, **deadline(ends), TRACKER: tracker, RUNNER: render}
         pieces = self._pieces(made.template, given)
         first, common = _first_change([] if kept is None else kept.segments, pieces)
         chars = sum(one.chars if isinstance(one, Change) else sum(map(len, one)) for one in pieces)
@@ -373,7 +274,7 @@ class FoldState:
         for piece in template.root_render_func(template.new_context(arguments)):
             if type(piece) is not FoldedText:
                 if piece:
-                    between.append(piece)
+                    between.append(str(piece))  # where it is escaped it is Markup, whose sums escape what is added
                 continue
             change = piece.change
             if not change.chars:

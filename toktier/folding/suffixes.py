@@ -26,7 +26,7 @@ def searches(loop: nodes.For, name: str) -> list[nodes.Node]:
     of the namespaces that hold the places."""
     if not isinstance(loop.iter, nodes.Name) or not isinstance(loop.target, nodes.Name) or loop.test is not None:
         return []
-    if loop.iter.name in stored(loop.body):
+    if loop.iter.name in stored([loop.target, *loop.body]):
         return []
     before: list[nodes.Node] = []
     _look(loop.body, loop.iter.name, name, before)

@@ -48,6 +48,8 @@ LIMITS_MS = {
 }
 """Of the median, on an idle machine, for the template that TokTier ships."""
 SHIPPED = "embedded"
+_PROMPT = 9_000
+"""Characters of the system prompt, as agents have it; some templates carry it through all messages."""
 _WORD = "abcdefghij"
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -68,6 +70,10 @@ class Render:
     p50_us: float
     p90_us: float
     p99_us: float
+    served: int = 0
+    """Bytes of the text before the change."""
+    scanned: int = 0
+    """Bytes of the last text from its first change on; ``served`` where it is a full render."""
     note: str = ""
     """Why there is no number, where ``n`` is 0."""
 
@@ -105,7 +111,7 @@ class Talk:
 
     def session(self, messages: int, since_user: int) -> list[dict[str, Any]]:
         """``messages`` of them, the last user message ``since_user`` before the end."""
-        made = [{"role": "system", "content": self.text(1000)}, self.user()]
+        made = [{"role": "system", "content": self.text(_PROMPT)}, self.user()]
         while len(made) < messages - since_user - 1:
             made += self.pair(len(made))
         del made[messages - since_user - 1 :]
@@ -152,18 +158,19 @@ def _measured(name: str, source: str, case: str, messages: int, rounds: int, min
     base = talk.session(messages, since)
     request = _request(talk, base)
 
-    def row(engine: str, times: Sequence[int], iterations: int = -1, note: str = "") -> Render:
+    def row(engine: str, times: Sequence[int], iterations: int = -1, note: str = "", changed: int = 0) -> Render:
         one = record("render", case, engine, size, times)
         percentiles = (one.p50_us, one.p90_us, one.p99_us)
-        return Render("render", name, case, engine, messages, size, iterations, one.n, *percentiles, note)
+        read = (served, changed if engine == OURS else served) if one.n else (0, 0)
+        return Render("render", name, case, engine, messages, size, iterations, one.n, *percentiles, *read, note)
 
-    size = 0
+    size = served = 0
     try:
         wanted = template.render(request)
     except TokTierError as error:
         yield row(OURS, (), note=f"the template refuses this session: {type(error).__name__}")
         return
-    size = len(wanted)
+    size, served = len(wanted), len(wanted.encode())
     arguments = template.arguments(request)
     runs = max(3, rounds // 5)
     stock = _stock(template, source)
@@ -245,13 +252,14 @@ def _timed(work: Callable[[], object]) -> int:
 
 def _incremental(
     folded: Folded, template: ChatTemplate, talk: Talk, base: list[dict[str, Any]], case: str, rounds: int
-) -> tuple[list[int], int, str]:
-    """Nanoseconds, iterations of the last render, and how many were none of what changed alone, and why."""
+) -> tuple[list[int], int, str, int]:
+    """Nanoseconds; of the last render the iterations; how many were none of what changed alone, and why; and the bytes
+    of the last text from its first change on."""
     times: list[int] = []
-    iterations = 0
+    iterations = changed = 0
     fell_back: list[str] = []
     messages = base
-    state = folded.new_state()
+    state = FoldState(folded)
     state.render(_request(talk, messages))
     for number in range(rounds if case == "append" else max(3, rounds // 3)):
         if case == "append":
@@ -265,16 +273,18 @@ def _incremental(
         rendered = state.render(request, len(messages))
         times.append(time.perf_counter_ns() - started)
         iterations = rendered.iterations
+        changed = sum(len(chunk.encode()) for chunk in rendered.chunks.since(rendered.first_changed_chunk))
         if rendered.fell_back is not None:
             fell_back.append(rendered.fell_back.value)
         messages = grown
     assert state.render(_request(talk, messages)).chunks.text() == template.render(_request(talk, messages))
     reasons = ", ".join(sorted(set(fell_back)))
-    return times, iterations, f"{len(fell_back)} of {len(times)} in full: {reasons}" if fell_back else ""
+    told = f"{len(fell_back)} of {len(times)} in full: {reasons}" if fell_back else ""
+    return times, iterations, told, changed
 
 
 def _grown(folded: Folded, talk: Talk, base: list[dict[str, Any]]) -> FoldState:
-    state = folded.new_state()
+    state = FoldState(folded)
     state.render(_request(talk, base))
     return state
 

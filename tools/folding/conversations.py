@@ -48,15 +48,19 @@ _KWARGS: tuple[dict[str, Any], ...] = (
     {"regen_tool_call_ids": False},
     {"content": "c", "index": 3, "message": {"role": "user", "content": "m"}, "loop": 1, "ns": 1},
 )
+_LONG = "Say what you do. " * 600
+"""What an agent's system prompt, or its tools, have beside what differs: 10,200 characters."""
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
 @dataclass
 class Session:
-    """``strict``: only what the pickiest templates take."""
+    """``strict``: only what the pickiest templates take. ``long``: system prompts and tools of an agent's length,
+    which some templates hand on from one message to the next."""
 
     random: random.Random
     strict: bool
+    long: bool = False
     messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +108,8 @@ class Session:
 
     def message(self, role: str) -> Message:
         made: Message = {"role": role, "content": self.content()}
+        if self.long and role in ("system", "developer") and isinstance(made["content"], str):
+            made["content"] += _LONG
         if role == "assistant":
             if self.random.random() < 0.5:
                 made[self.random.choice(["reasoning_content", "reasoning_content", "thinking", "reasoning"])] = (
@@ -148,7 +154,8 @@ class Session:
     def tool(self, number: int) -> dict[str, Any]:
         properties = {"a": {"type": "string", "description": self.text()}, "b": {"type": "integer", "default": 1}}
         parameters = {"type": "object", "properties": properties, "required": ["a"]}
-        function = {"name": f"f{number}", "description": self.text(), "parameters": parameters}
+        description = self.text() + _LONG * self.long
+        function = {"name": f"f{number}", "description": description, "parameters": parameters}
         return {"type": "function", "function": function}
 
     # --- what clients do -------------------------------------------------------------------------------------------
@@ -216,7 +223,8 @@ class Session:
 def steps(seed: int, count: int) -> Iterator[tuple[str, Session]]:
     """``count`` states of a session and what led to each; the caller may put messages back that no template takes."""
     chance = random.Random(seed)
-    session = Session(chance, strict=chance.random() < 0.5)
+    # By a chance of its own, so that all else of a seed stays as it is.
+    session = Session(chance, strict=chance.random() < 0.5, long=random.Random(f"long {seed}").random() < 0.15)
     session.tools = session.some_tools()
     session.settings()
     session.grow(chance.randint(1, 12))

@@ -61,7 +61,7 @@ def run(name: str, source: str, checks: int, seed: int, deadline: float = float(
 
 def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, count: int = 25) -> None:
     """One session's checks."""
-    state = folded.new_state()
+    state = FoldState(folded)
     last: RenderRequest | None = None
     shown: list[str] = []
     good: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def session(report: Report, template: ChatTemplate, folded: Folded, seed: int, c
             if report.example is None:
                 where = {"seed": seed, "step": number, "done": done, "wrong": wrong}
                 report.example = where | {"got": got[1][-400:], "wanted": wanted[1][-400:]}
-            state, shown = folded.new_state(), []
+            state, shown = FoldState(folded), []
         if twin is not None and not wrong and made.random.random() < 0.5:
             state = twin
         last = request
@@ -201,6 +201,8 @@ def _misreported(rendered: Rendered, before: list[str]) -> str:
         return "common"
     if rendered.chars != sum(map(len, chunks)):
         return "chars"
+    if any(type(chunk) is not str for chunk in chunks):
+        return "type"
     return ""
 
 

@@ -5,16 +5,20 @@ from contextlib import suppress
 
 import pytest
 
-from tests.support import folding_cases, folding_state_cases
+from tests.support import folding_cases, folding_odd_cases, folding_state_cases
 from tests.support.folding import assistant, calls, folded, run, tool, unfoldable, user
 from tests.support.folding_case import Case
 from toktier.errors import TakesLong
+from toktier.folding import FoldState, Unfolds, compiled, fold
+from toktier.folding.explain import explained
 from toktier.folding.indexes import Lookups
-from toktier.template import RenderRequest
+from toktier.template import RenderRequest, environment
 from tools.folding.differential import Ticks
 
 
-@pytest.mark.parametrize("case", [*folding_cases.CASES, *folding_state_cases.CASES], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*folding_cases.CASES, *folding_odd_cases.CASES, *folding_state_cases.CASES], ids=lambda case: case.name
+)
 def test_every_trap(case: Case) -> None:
     seen = run(case.source, case.requests)
     assert not seen.mismatches
@@ -27,6 +31,52 @@ def test_every_trap(case: Case) -> None:
         assert set(seen.fallbacks) == {None}
     if case.iterations is not None:
         assert seen.iterations[-1] <= case.iterations
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_numbers_of_ranges_are_right_where_two_threads_count_further(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = folded("{% for i in range(n) %}{{ i }},{% endfor %}")
+
+    def text(size: int) -> str:
+        return FoldState(made).render(RenderRequest([], None, {"n": size})).chunks.text()
+
+    left = [False] + [True] * steps
+
+    def interrupted(given: list[int]) -> int:
+        size = len(given)
+        if left and not left.pop():
+            text(2 * size + 1)  # another thread comes in between
+        return size
+
+    monkeypatch.setattr(fold, "_integers", list(range(4)))
+    monkeypatch.setattr(fold, "len", interrupted, raising=False)
+    for size in (5, 9, 40, 100):
+        assert text(size) == "".join(f"{number}," for number in range(size))
+    assert not left
+
+
+def test_chunks_are_plain_strings_where_the_template_escapes() -> None:
+    """Whoever adds to Jinja's own kind of string gets what is added escaped as well."""
+    made = folded(
+        "{% for m in messages %}{% endfor %}{% autoescape true %}{{ messages[0].content }}{% endautoescape %}"
+    )
+    chunks = [*FoldState(made).render(_request([user("<")])).chunks]
+    assert chunks == ["&lt;"]
+    assert {type(chunk) for chunk in chunks} == {str}
+
+
+def test_what_folding_cannot_compile_is_rendered_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise SyntaxError("CANARY")
+
+    monkeypatch.setattr(compiled, "program", broken)
+    source = "{% for m in messages %}{{ m.role }}{% endfor %}"
+    made = unfoldable(source)
+    assert (made.reason, made.detail) == (Unfolds.BROKEN, "SyntaxError")
+    told = explained(environment(), source)
+    assert (told["folds"], told["reason"]) == ("no", "broken")
 
 
 GROWING = """
@@ -54,7 +104,7 @@ def _request(messages: list[dict[str, object]]) -> RenderRequest:
 @pytest.mark.parametrize("ticks", range(0, 80, 3))
 def test_a_render_that_is_stopped_leaves_the_state_of_the_last_one(ticks: int) -> None:
     made = folded(GROWING)
-    state = made.new_state()
+    state = FoldState(made)
     for kept, given_up, following in TURNS:
         state.render(_request(kept))
         before = state.kept
@@ -80,7 +130,7 @@ def test_what_a_stopped_render_found_changed_is_not_forgotten(monkeypatch: pytes
         if wrong:
             monkeypatch.setattr(Lookups, "touched", forgetful)
         made = folded(GROWING)
-        state = made.new_state()
+        state = FoldState(made)
         state.render(_request(FIRST))
         with pytest.raises(TakesLong):
             state.render(_request(other), accept=_nobody)
@@ -90,7 +140,7 @@ def test_what_a_stopped_render_found_changed_is_not_forgotten(monkeypatch: pytes
 
 def test_what_is_not_accepted_was_told_truly_and_is_not_kept() -> None:
     made = folded(GROWING)
-    state = made.new_state()
+    state = FoldState(made)
     first = state.render(_request(FIRST))
     told: list[tuple[int, int]] = []
 
