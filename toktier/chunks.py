@@ -10,9 +10,9 @@ when ``T(u a b v) = T(u a) + X(b v)`` for every u and v. With u empty, X(b v) is
 whatever stands before a; so a chunk is encoded with the one character before it. It is the same X for every a that
 makes a cut with b: an edit before the chunk leaves its IDs as they are.
 
-Sizes. An append encodes again what stands behind the last seal, so the last seal is put as near to the end as the cuts
-allow. An edit encodes a chunk, so chunks are as short as an engine takes without being slower for it, however long the
-text; a chunk costs 16 bytes of book-keeping.
+Sizes. An append encodes again what stands behind the last cut before it (`toktier.appends`; where X is not T, what
+stands behind the last seal, which is put as near to the end as the cuts allow). An edit encodes a chunk, so chunks are
+as short as an engine takes without being slower for it, however long the text; a chunk costs 16 bytes of book-keeping.
 
 A full encode is a batch of chunks: both engines spread a batch over all cores and release the GIL. A stretch without
 cuts is one chunk. Up to `LONG` characters it goes to the window engine like any other; in longer ones such engines may
@@ -26,26 +26,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from toktier.engines.base import Engine
-from toktier.ids import EMPTY, Ids
+from toktier.ids import EMPTY, Ids, to_bytes
+from toktier.leaves import without_utf8
 from toktier.reasons import Gpu
 from toktier.shortcuts import DEFAULTS, Shortcuts
+from toktier.spaced import spaced_cuts
 
 TARGET = 2048
-"""Characters after which a chunk is sealed at the next cut."""
+"""Characters of a chunk: it is sealed at the first cut near so many."""
 SEAL_MIN = 512
 """The last chunk of a text is sealed at its last cut if that leaves at least this many characters before it."""
 SMALL = 64
 """A neighbour shorter than this is encoded again with the change instead of being kept (see `Rope`)."""
 LONG = 65_536
 """A chunk longer than this (no cut in sight) goes to the reference: window engines may be quadratic in such runs."""
+_FAR = 8
+"""Targets without a marker from which on it pays to ask for many cuts at once."""
 _HEADS = 4096
 
 
@@ -97,6 +101,15 @@ class Encoded(NamedTuple):
     gpu: Gpu | None = None
 
 
+class Made(NamedTuple):
+    """What `ChunkEncoder.made` gives: chunks, their IDs as little-endian uint32, how many each has, what a GPU did."""
+
+    pieces: Sequence[str]
+    raw: bytes
+    counts: Sequence[int]
+    gpu: Gpu | None
+
+
 @dataclass(frozen=True)
 class ChunkEncoder:
     """What a rope needs of a tokenizer. Without a rule every change is a full encode by the reference."""
@@ -112,30 +125,70 @@ class ChunkEncoder:
     gpu: GpuPath | None = field(default=None, repr=False, compare=False)
     """Asked first, where there is a rule."""
     shortcuts: Shortcuts = DEFAULTS
+    alone: ClassVar[int] = 2 * TARGET
+    """A text shorter than this, without a marker in it, is one chunk; so is one of half that length with markers, if
+    that is all that is encoded."""
+    seal: ClassVar[int] = SEAL_MIN
+    """An append begins a chunk of its own if that leaves at least this many characters in the last one."""
+    plain: bool = field(init=False, repr=False, compare=False)
+    """Whether there is a rule, and X is T: an append then need not know what stands before it."""
+    one: Callable[[str], bytes] = field(init=False, repr=False, compare=False)
+    """T of a text shorter than `alone`, by the window engine, as little-endian uint32."""
+    _at_once: int = field(init=False, repr=False, compare=False)
+    """A text shorter than this is encoded chunk by chunk, and nobody else is asked."""
     _heads: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """|T(c)| of single characters c. At most `_HEADS` are kept; threads may compute one twice."""
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "plain", self.rule is not None and not self.rule.interior)
+        window = self.window
+        put(self, "_at_once", min(self.shortcuts.all_cores_from, LONG) if self.gpu is None else 0)
+        put(self, "one", getattr(window, "encode_bytes", lambda text: window.encode(text).tobytes()))
 
     @property
     def interior(self) -> bool:
         """Whether `encode` has to be told what stands before each piece."""
         return self.rule is not None and self.rule.interior
 
+    def made(self, text: str, shared: bool) -> Made:
+        """What stands between two cuts, or behind the last one, in chunks, and T of them. For a `plain` encoder.
+
+        ``shared``: the string is kept by somebody, and must stay without the UTF-8 form that an engine leaves in it.
+        """
+        size = len(text)
+        if size < self._at_once:
+            one = self.one
+            marker = self.marker
+            if size < self.alone and (2 * size < self.alone or not marker or _find(text, marker, 0, size) < 0):
+                raw = one(without_utf8(text) if shared and not text.isascii() else text)
+                return Made((text,), raw, (len(raw) >> 2,), None)
+            pieces = self.pieces(text, at_end=False)
+            rows = [one(without_utf8(piece) if piece is text else piece) for piece in pieces]
+            return Made(pieces, b"".join(rows), [len(row) >> 2 for row in rows], None)
+        pieces = self.pieces(text, at_end=False)
+        if len(pieces) == 1 and not text.isascii():
+            pieces = [without_utf8(text)]
+        ids, counts, gpu = self.encode(pieces)
+        return Made(pieces, to_bytes(ids), counts, gpu)
+
     def pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` cut at certified positions; ``at_end`` if the whole text ends where this one does.
 
-        Where the cuts allow, pieces have a quarter to twice the target. At the end a short open piece is left, because
-        the end of a text is never a cut (lemma 6) and the next append encodes that piece again.
+        Where the cuts allow, pieces have a quarter to twice the target. At the end of the text of an interior tokenizer
+        a short open piece is left, because the end of a text is never a cut (lemma 6) and the next append encodes that
+        piece again.
         """
         rule = self.rule
         if rule is None:
             return [text]
         out: list[str] = []
         position, size = 0, len(text)
-        if size >= 2 * TARGET or (self.marker and self.marker in text):
+        if size >= self.alone or (self.marker and self.marker in text):
             for cut in self._boundaries(rule, text):
                 out.append(text[position:cut])
                 position = cut
-        if at_end and size - position > SEAL_MIN:
+        if at_end and rule.interior and size - position > SEAL_MIN:
             last = last_cut(rule, text, position + SEAL_MIN, size)
             if last is not None:
                 out.append(text[position:last])
@@ -144,19 +197,28 @@ class ChunkEncoder:
         return out
 
     def _boundaries(self, rule: CutRule, text: str) -> Iterator[int]:
-        """Where pieces end: at the first cut before a marker that leaves the least size, else at the target."""
+        """Where pieces end: at the first cut before a marker that leaves the least size, else near the target."""
         limit = len(text) - SMALL
         start = 0
-        marker = text.find(self.marker, 0, limit) if self.marker else -1
+        marker = _find(text, self.marker, 0, limit) if self.marker else -1
+        ahead: list[int] = []  # cuts that were asked for at once, up to ``asked``; the nearest last
+        asked = 0
         while True:
             least, stop = start + TARGET // 4, min(start + 2 * TARGET, limit)
             cut = None
             while 0 <= marker < stop and cut is None:
                 if marker >= least and rule.is_cut(text, marker):
                     cut = marker
-                marker = text.find(self.marker, max(marker + 1, least), limit)
+                marker = _find(text, self.marker, max(marker + 1, least), limit)
             if cut is None and limit - start >= 2 * TARGET:
-                cut = first_cut(rule, text, start + TARGET, limit)
+                while ahead and ahead[-1] < start + TARGET // 2:
+                    ahead.pop()
+                reach = marker if marker >= 0 else limit
+                if start >= asked and reach - start >= _FAR * TARGET:
+                    asked = reach - TARGET
+                    ahead = spaced_cuts(rule, text, start + TARGET, asked, TARGET)[::-1]
+                near = ahead and ahead[-1] < start + 2 * TARGET
+                cut = ahead.pop() if near else first_cut(rule, text, start + TARGET, limit)
             if cut is None:
                 return
             yield cut
@@ -233,6 +295,23 @@ def marker_of(spec: Mapping[str, Any]) -> str:
     """The two characters with which most special tokens of a parsed ``tokenizer.json`` begin; empty if it has none."""
     starts = Counter(token["content"][:2] for token in spec.get("added_tokens") or () if token.get("special"))
     return starts.most_common(1)[0][0] if starts else ""
+
+
+_HOPS, _RARE = 100_000, 512
+
+
+def _find(text: str, words: str, start: int, stop: int) -> int:
+    """As ``text.find``, which takes 20 times as long for two characters as for one: so the first is looked for, as long
+    as it is rare."""
+    first, low = words[0], start
+    for hops in range(_HOPS):
+        at = text.find(first, low, stop)
+        if at < 0 or text.startswith(words, at, stop):
+            return at
+        low = at + 1
+        if hops > 4 + (low - start) // _RARE:
+            break
+    return text.find(words, low, stop)
 
 
 _PROBE = 64  # positions asked one by one before a vectorised look: the mean distance between cuts is about 5

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from toktier.known import Known, Run, gaps, taken_over
-
-_SIZE = 16
+from toktier.digests import SIZE as _SIZE
+from toktier.digests import Digests, taken_over
+from toktier.known import Known, Run, gaps
 
 
 class Group(NamedTuple):
@@ -36,14 +36,16 @@ class Fingerprint:
     group: Group
     packed: Mapping[int, bytes]
     """The strict form (see `strict`) of the messages whose digests were not known, by place."""
-    chain: Sequence[bytes]
+    chain: Digests
     """``chain[k]`` stands for the group and the first ``k`` messages; one longer than `messages`."""
-    messages: Sequence[bytes]
+    messages: Digests
     """The digest of each message alone."""
     tools: tuple[bytes, ...]
     """The digest of each tool, in order."""
     hint: bytes | None
     """Digest of what the client calls its session, if it says so."""
+    lead: int = 0
+    """Leading messages that an earlier request had as well. A guess at where the session ends."""
 
 
 def strict(value: Any) -> bytes:
@@ -82,24 +84,26 @@ def fingerprint(
     """
     shared: tuple[Run, ...] = () if known is None else known.shared
     packed = {place: strict(messages[place]) for place in gaps(shared, len(messages))}
-    old = () if known is None else known.made.digests
+    old = Digests() if known is None else known.made.digests
     alone = taken_over(shared, len(messages), old, lambda place: _digest(packed[place]))
     link = digest(group.tenant.encode(), group.model.encode(), group.settings)
+    lead = 0
+    links = [link]
     if known is not None and known.made.chain[0] == link:
-        chain = [*known.made.chain[: known.lead + 1]]
-        link = chain[-1]
-    else:
-        chain = [link]
-    for one in alone[len(chain) - 1 :]:
-        link = blake2b(link + one, digest_size=_SIZE).digest()
-        chain.append(link)
+        lead = known.lead
+        link = known.made.chain[lead]
+        links = [known.made.chain[: lead + 1].packed]
+    for place in range(lead, len(messages)):
+        link = _digest(link + alone[place])
+        links.append(link)
     return Fingerprint(
         group,
         packed,
-        chain,
+        Digests(b"".join(links)),
         alone,
         tuple(digest(strict(tool)) for tool in tools or ()) if tool_digests is None else tool_digests,
         None if hint is None else digest(hint.encode("utf-8", "surrogatepass")),
+        lead,
     )
 
 

@@ -17,13 +17,21 @@ def from_bytes(raw: bytes) -> Ids:
     return np.frombuffer(raw, dtype="<u4")
 
 
+def to_bytes(ids: Ids) -> bytes:
+    """What `from_bytes` makes them of; without a copy where it did, and they are all of it."""
+    base: object = ids.base
+    if isinstance(base, bytes) and len(base) == ids.nbytes and ids.strides == (4,):
+        return base
+    return ids.tobytes()
+
+
 def shared_prefix(a: Ids, b: Ids) -> int:
     """How many leading IDs two lists have in common. In growing blocks: the cost follows the answer."""
     size = min(len(a), len(b))
     if size <= 16:  # an open chunk: two short lists beat numpy
         left, right = a[:size].tolist(), b[:size].tolist()
         return size if left == right else next(k for k, one in enumerate(left) if one != right[k])
-    start, block = 0, 256
+    start, block = 0, 1024
     while start < size:
         stop = min(start + block, size)
         differ = a[start:stop] != b[start:stop]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from toktier.digests import Digests
 from toktier.fingerprint import Fingerprint
 from toktier.known import MOST_CONTAINERS, Known, Made, Source, gaps, settle, taken_over, weights_of
 from toktier.template import RenderRequest
@@ -55,7 +56,7 @@ def to_keep(
         rules=request.rules,
         messages=messages,
         aligned=aligned,
-        digests=wanted.messages if aligned else (),
+        digests=wanted.messages if aligned else Digests(),
         chain=wanted.chain,
         marks=marks if aligned else b"",
         weights=weights_of(runs, len(kinds), weights, lambda place: settle(messages[place])),

@@ -1,7 +1,11 @@
-"""Small results that are kept on disk between starts. Losing one costs the work again, nothing else."""
+"""Small results that are kept on disk between starts. Losing one costs the work again, nothing else.
+
+A file holds the digest of its content: one that is damaged counts as lost.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +19,11 @@ def load(cache_dir: Path | None, name: str) -> Mapping[str, Any]:
     if cache_dir is None:
         return {}
     try:
-        value = json.loads((cache_dir / f"{name}.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        held = json.loads((cache_dir / f"{name}.json").read_bytes())
+        value = held["value"]
+        if held["sha256"] != _digest(value):
+            return {}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -24,7 +31,11 @@ def load(cache_dir: Path | None, name: str) -> Mapping[str, Any]:
 def store(cache_dir: Path | None, name: str, value: Mapping[str, Any]) -> None:
     """Keeps ``value`` under ``name``. A folder that cannot be written is no error."""
     if cache_dir is not None:
-        write(cache_dir / f"{name}.json", json.dumps(value).encode())
+        write(cache_dir / f"{name}.json", json.dumps({"sha256": _digest(value), "value": value}).encode())
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def write(path: Path, content: bytes) -> bool:

@@ -20,12 +20,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
 
-import numpy as np
-
 from toktier.fingerprint import agreed
+from toktier.starts import put_sizes
 
-LEAF = 8192
+LEAF = 4096
 CRUMB = 128
+_OURS = 2
+"""References to a row that nobody else reads: its own and the count's."""
 
 
 class Leaves:
@@ -52,9 +53,9 @@ class Leaves:
         """Bytes of what is held beside the strings."""
         return sys.getsizeof(self._leaves) + sys.getsizeof(self._starts)
 
-    def all(self) -> tuple[str, ...]:
-        """The leaves, which stay what they are. Costs a pointer for each."""
-        return tuple(self._leaves)
+    def all(self) -> Sequence[str]:
+        """The leaves. The row stays what it is: while anyone holds it, changes go to another one."""
+        return self._leaves
 
     def clone(self) -> Leaves:
         """The strings are shared, the index is copied."""
@@ -77,9 +78,21 @@ class Leaves:
         j = bisect_left(starts, end, i + 1) - 1
         return "".join([leaves[i][start - low :], *leaves[i + 1 : j], leaves[j][: end - starts[j]]])
 
+    def add(self, text: str) -> None:
+        """Put ``text``, which must not be empty, at the end, in leaves of the rope's own."""
+        starts = self._starts
+        if len(text) > LEAF or (self._leaves and len(self._leaves[-1]) < CRUMB):
+            self.put(starts[-1], starts[-1], own(text))
+            return
+        leaves = self._row()
+        one = text if text.isascii() else without_utf8(text)
+        leaves.append(one)
+        starts.append(starts[-1] + len(one))
+        self._bytes += sys.getsizeof(one)
+
     def put(self, start: int, end: int, parts: Sequence[str]) -> None:
         """Make ``parts``, of which none may be empty, what stands at ``[start, end)``."""
-        leaves, starts = self._leaves, self._starts
+        leaves, starts = self._row(), self._starts
         size = len(leaves)
         if start == starts[-1] and not (size and len(leaves[-1]) < CRUMB):
             for one in parts:
@@ -92,25 +105,23 @@ class Leaves:
         new = list(parts)
         if start > starts[i]:
             _add(new, 0, leaves[i][: start - starts[i]])
-            start = starts[i]
         if end < starts[j]:
             _add(new, len(new), leaves[j - 1][end - starts[j - 1] :])
-            end = starts[j]
         if i and len(leaves[i - 1]) < CRUMB and (len(new[0]) if new else j < size and len(leaves[j])) < CRUMB:
             i -= 1
-            start = starts[i]
             _add(new, 0, leaves[i])
         if j < size and new and len(leaves[j]) < CRUMB and len(new[-1]) < CRUMB:
             _add(new, len(new), leaves[j])
             j += 1
-            end = starts[j]
         self._bytes += sum(map(sys.getsizeof, new)) - sum(map(sys.getsizeof, leaves[i:j]))
         leaves[i:j] = new
-        place = start
-        ends = array("q", [place := place + len(one) for one in new])
-        starts[i + 1 : j + 1] = ends
-        if j < size and place != end:
-            np.frombuffer(starts, np.int64)[i + 1 + len(new) :] += place - end
+        put_sizes(starts, i, j, map(len, new))
+
+    def _row(self) -> list[str]:
+        """The leaves, to be changed."""
+        if sys.getrefcount(self._leaves) > _OURS:
+            self._leaves = self._leaves.copy()
+        return self._leaves
 
     def common_prefix(self, start: int, text: str) -> int:
         """How many characters from ``start`` on are the first ones of ``text``."""

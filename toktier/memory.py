@@ -51,5 +51,5 @@ class Memory:
     def state(self, folded: Folded) -> FoldState:
         """The state to render with; a new one where there is none of this template object."""
         if self.fold is None or not self.fold.renders(folded):
-            self.fold, self.synced = folded.new_state(), False
+            self.fold, self.synced = FoldState(folded), False
         return self.fold

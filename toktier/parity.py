@@ -220,7 +220,7 @@ def _kept(value: Mapping[str, Any]) -> Parity | None:
             return None
         different = tuple(map(int, value["different"]))
         return Parity(outcome, str(value["detail"]), different, bool(value["special"]), from_cache=True)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from toktier.ids import Ids
@@ -9,6 +10,9 @@ from toktier.reasons import Cause, FullEncode, FullRender, Gpu, Path
 from toktier.shortcuts import Way
 from toktier.traits import Traits
 from toktier.written import Written, write
+
+CONTINUED = 64
+"""Characters: enough to see whether a template goes on as the model did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class Prepared:
     ids: Ids
     """T of the whole rendered text, shape ``(n,)``, read-only. The session's own memory, which it does not change while
     they are held."""
-    texts: tuple[str, ...] = field(repr=False)
+    texts: Sequence[str] = field(repr=False)
     """What was rendered and encoded, in pieces; for a shadow check, never for a log."""
     path: Path
     cause: Cause
@@ -56,6 +60,10 @@ class Prepared:
     """What a GPU did for the part that was encoded; None where nothing was, or there is no GPU."""
     by_gpu: bool = False
     """Whether some of `ids` may come from a GPU, of this request or of one before it in the session."""
+    text_bytes: int | None = None
+    """Bytes of the strings in `texts`, where that is known."""
+    continued: str = field(default="", repr=False)
+    """What follows the session's last text, `CONTINUED` characters of it, where an assistant's message does."""
 
     @property
     def text(self) -> str:

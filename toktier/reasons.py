@@ -30,6 +30,7 @@ class Cause(StrEnum):
     MESSAGES_EDITED = "messages_edited"
     TOOLS_CHANGED = "tools_changed"
     TEMPLATE_HISTORY_REWRITE = "template_history_rewrite"
+    TEMPLATE_VS_MODEL = "template_vs_model"
 
 
 class FullEncode(StrEnum):
@@ -118,7 +119,7 @@ GPU_HELP: dict[Gpu, str] = {
     Gpu.PAUSED: "no device is trusted at present: one failed, and is tried again after a while",
     Gpu.TIMEOUT: "the device did not answer within `gpu.timeout_s`",
     Gpu.OUT_OF_MEMORY: "the device or the machine has no memory for a text of that size",
-    Gpu.DEVICE_LOST: "a call of the driver failed",
+    Gpu.DEVICE_LOST: "a call of the driver failed; after a fault in a kernel the process must be started again",
     Gpu.INTERNAL_ERROR: "an unexpected error; the log has its place",
     Gpu.CLOSED: "the process ends",
 }

@@ -13,8 +13,9 @@ An edit replaces the chunks that it touches, one run of them or several, each by
 m' again on the new text; while one is no cut, the chunk beyond it joins m'. No other seam can have changed: those
 between kept chunks keep both their characters, and the character after, too, because a chunk before an m' is never
 shorter than `ChunkEncoder.least`, which is 2 or more. The end of the text is never a cut: an append asks the seam at
-the old end like any other. The text before a chunk does not change its X, so kept chunks keep their IDs, but for two:
-where X is not T, a chunk that becomes the first one, and the first one when something comes before it, join m' too.
+the old end like any other, and where it is none goes back to the last cut (`toktier.appends`). The text before a chunk
+does not change its X, so kept chunks keep their IDs, but for two: where X is not T, a chunk that becomes the first one,
+and the first one when something comes before it, join m' too.
 
 Two neighbouring chunks are never both shorter than that, so their number is bounded by the text, not by its history;
 the last chunk, which stays open, is the exception.
@@ -26,22 +27,25 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from toktier.chunks import TARGET, ChunkEncoder, CutRule
+from toktier.appends import resumed
+from toktier.chunks import TARGET, ChunkEncoder, CutRule, Made
 from toktier.errors import InvalidText
 from toktier.fingerprint import common_prefix
 from toktier.flat import FlatIds
 from toktier.gaps import Gap, gaps_of
-from toktier.ids import Ids, shared_prefix
+from toktier.ids import Ids, from_bytes, shared_prefix
 from toktier.leaves import Leaves, own, without_utf8
 from toktier.reasons import FullEncode, Gpu
+from toktier.starts import put_sizes
 
 __all__ = ["ChunkEncoder", "CutRule", "Rope", "Splice"]
+
+_NOTHING = Made((), b"", (), None)
 
 
 class Splice(NamedTuple):
@@ -103,12 +107,21 @@ class Rope:
         indexes = 8 * (len(self._chars) + len(self._tokens)) + self._leaves.index_bytes
         return self._flat.nbytes + indexes + self._leaves.text_bytes
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the strings of `pieces`."""
+        return self._leaves.text_bytes
+
     def text(self) -> str:
         """The whole text, joined (a copy)."""
         return "".join(self._leaves.all())
 
-    def pieces(self) -> tuple[str, ...]:
-        """The text as it is now, in pieces, which stay what they are. Costs a pointer for each."""
+    def text_from(self, start: int, most: int) -> str:
+        """At most ``most`` characters from ``start`` on, ``0 <= start <= chars``."""
+        return self._leaves.text(start, min(start + most, self.chars))
+
+    def pieces(self) -> Sequence[str]:
+        """The text as it is now, in pieces. The row stays what it is; while anyone holds it, a change copies it."""
         return self._leaves.all()
 
     def seams(self) -> list[int]:
@@ -121,7 +134,7 @@ class Rope:
         other._by_gpu = self._by_gpu
         other._leaves = self._leaves.clone()
         other._chars, other._tokens = self._chars[:], self._tokens[:]
-        other._flat = FlatIds(self.ids.copy())
+        other._flat = self._flat.clone()
         return other
 
     # changes
@@ -166,42 +179,14 @@ class Rope:
         return self.chars - self._chars[max(0, self._chunk_of(common) - 1)]
 
     def append(self, tail: str) -> Splice:
-        """Add ``tail`` at the end. Costs the tail and the open last chunk, whatever the text's length."""
-        encoder, chars, tokens = self._encoder, self._chars, self._tokens
-        n, size, leaves = len(chars) - 1, chars[-1], self._leaves
+        """Add ``tail`` at the end. Costs the tail and what stands behind the last cut, whatever the text's length."""
+        chars = self._chars
+        n, size = len(chars) - 1, chars[-1]
         if not tail:
             return self._unchanged()
-        if encoder.rule is None or encoder.interior or not n:
-            splice = self._splice([Gap(n, n, tail)], size)
-            leaves.put(size, size, own(tail))
-            return splice
-        # What `_splice` does of this one gap, in a row: the calls would be half of what an append costs.
-        i, text, least, is_cut = n, tail, encoder.least, encoder.rule.is_cut
-        while i:
-            start, end = chars[i - 1], chars[i]
-            if end - start >= least and is_cut(leaves.text(end - 1, end) + text[:2], 1):
-                break
-            i -= 1
-            text = leaves.text(start, end) + text
-        try:
-            pieces = encoder.pieces(text, at_end=True)
-            ids, counts, gpu = encoder.encode(pieces)
-        except (InvalidText, UnicodeEncodeError):
-            self._refuse_surrogates([Gap(i, n, text)])
-            raise
-        first, total = tokens[i], tokens[n]
-        changed = self._flat.first_changed(first, total, ids)
-        self._flat.put(first, total, ids)
-        del chars[i + 1 :], tokens[i + 1 :]
-        place, token = chars[i], first
-        for piece, count in zip(pieces, counts, strict=True):
-            place += len(piece)
-            token += count
-            chars.append(place)
-            tokens.append(token)
-        leaves.put(size, size, own(tail))
-        self._by_gpu = gpu is Gpu.USED or (self._by_gpu and first > 0)
-        return Splice(changed, len(text), first, 0, size, None if first else self._why_full(n, size), gpu)
+        splice = self._extend(tail) if n and self._encoder.plain else self._splice([Gap(n, n, tail)], size)
+        self._leaves.add(tail)
+        return splice
 
     def replace(self, start: int, end: int, new: str) -> Splice:
         """Replace characters ``[start, end)`` by ``new``; ``0 <= start <= end <= chars``."""
@@ -213,7 +198,18 @@ class Rope:
         i = self._chunk_of(start)
         j = max(bisect_left(chars, end), i + 1)
         text = self._leaves.text(chars[i], start) + new + self._leaves.text(end, chars[j])
-        splice = self._splice([Gap(i, j, text)], start)
+        gap, least = Gap(i, j, text), self._encoder.least
+        if (
+            # the characters at both seams, and the one after, are still there
+            start - chars[i] >= 2
+            and end < chars[j]
+            and (i == 0 or chars[i] - chars[i - 1] >= least)
+            and (j == len(chars) - 1 or chars[j + 1] - chars[j] >= least)
+            and self._encoder.plain
+        ):
+            splice = self._exchange(gap, start, shared=not new)
+        else:
+            splice = self._splice([gap], start)
         self._leaves.put(start, end, own(new))
         return splice
 
@@ -228,6 +224,14 @@ class Rope:
         common = known + leaves.common_prefix(known, tail)
         if common == total == size:
             return self._unchanged()
+        if common == total and self._encoder.plain and len(chars) > 1:
+            more = tail[common - known :]
+            splice = self._extend(more, shared=True)
+            if parts is None:
+                leaves.add(more)
+            else:
+                leaves.put(known, total, parts)
+            return splice
         i = bisect_right(chars, common) - 1
         base = min(chars[i], known)
         text = leaves.text(base, known) + tail
@@ -242,6 +246,42 @@ class Rope:
         else:
             leaves.put(known, total, parts)
         return splice
+
+    # an append
+
+    _resumed = staticmethod(resumed)
+
+    def _extend(self, tail: str, shared: bool = False) -> Splice:
+        """Encode ``tail``, which comes after a text that is not empty; the leaves are left as they are.
+
+        What `_splice` does of such a gap, in a row: its calls would be half of what an append costs. For an encoder
+        that is `ChunkEncoder.plain`. ``shared``: somebody else keeps the string, which must stay as it is.
+        """
+        encoder, chars, tokens = self._encoder, self._chars, self._tokens
+        n = len(chars) - 1
+        size, begin = chars[n], chars[n - 1]
+        at, count, behind = self._resumed(encoder, self._leaves, begin, tokens[n] - tokens[n - 1], tail)
+        try:
+            pieces, raw, counts, gpu = encoder.made(behind + tail, shared and not behind)
+        except (InvalidText, UnicodeEncodeError):
+            self._refuse_surrogates([Gap(n, n, tail)])
+            raise
+        first = tokens[n] - count
+        changed = self._flat.end_with(first, raw)
+        if at - begin >= encoder.seal:
+            chars[n], tokens[n] = at, first
+        else:  # the seam is left out, so that chunks are not as short as what is appended
+            chars.pop()
+            tokens.pop()
+        place, token = at, first
+        for piece, count in zip(pieces, counts, strict=True):
+            place += len(piece)
+            token += count
+            chars.append(place)
+            tokens.append(token)
+        self._by_gpu = gpu is Gpu.USED or (self._by_gpu and first > 0)
+        scanned = len(tail) + (2 * len(behind) if at > begin else len(behind))
+        return Splice(changed, scanned, first, 0, size, None if first else self._why_full(n, size), gpu)
 
     def _chunk(self, k: int) -> str:
         return self._leaves.text(self._chars[k], self._chars[k + 1])
@@ -258,6 +298,8 @@ class Rope:
         The leaves are left as they are.
         """
         gaps = self._widened(gaps)
+        if len(gaps) == 1 and self._encoder.plain:
+            return self._exchange(gaps[0], common)
         tokens = self._tokens
         n = len(tokens) - 1
         encoder = self._encoder
@@ -291,6 +333,28 @@ class Rope:
                 end = start
             changed = first + shared_prefix(old, self.ids[first:])
         return Splice(changed, scanned, first, total - behind, common, full, gpu)
+
+    def _exchange(self, gap: Gap, common: int, shared: bool = True) -> Splice:
+        """Fill one gap whose seams are certified. As `_splice`, for an encoder that is `ChunkEncoder.plain`.
+
+        ``shared``: the gap's text may be a string that is kept, a leaf, which must stay as it is.
+        """
+        i, j, text = gap
+        tokens = self._tokens
+        n = len(tokens) - 1
+        try:
+            pieces, raw, counts, gpu = self._encoder.made(text, shared) if text else _NOTHING
+        except (InvalidText, UnicodeEncodeError):
+            self._refuse_surrogates([gap])
+            raise
+        first, behind, total = tokens[i], tokens[j], tokens[n]
+        whole = first == 0 and behind == total
+        full = self._why_full(n, common) if whole and text else None
+        self._by_gpu = gpu is Gpu.USED or (self._by_gpu and not whole)
+        ids = from_bytes(raw)
+        changed = self._flat.first_changed(first, behind, ids)
+        self._install(gap, pieces, counts, ids)
+        return Splice(changed, len(text), first, total - behind, common, full, gpu)
 
     def _pieces(self, text: str, at_end: bool) -> list[str]:
         """``text`` in pieces for the engine, none of which is a leaf itself: an engine leaves its UTF-8 form there."""
@@ -379,24 +443,8 @@ class Rope:
         """Put the places and the IDs of the encoded pieces where those of the gap's chunks are."""
         i, j, _ = gap
         self._flat.put(self._tokens[i], self._tokens[j], ids)
-        _put_ends(self._chars, i, j, map(len, pieces))
-        _put_ends(self._tokens, i, j, counts)
+        put_sizes(self._chars, i, j, map(len, pieces))
+        put_sizes(self._tokens, i, j, counts)
 
     def _unchanged(self) -> Splice:
         return Splice(self._tokens[-1], 0, self._tokens[-1], 0, self.chars, None)
-
-
-def _put_ends(starts: array[int], i: int, j: int, sizes: Iterable[int]) -> None:
-    """In an index of chunks: chunks ``[i, j)`` become chunks of these sizes."""
-    following, place = len(starts) - 1 - j, starts[i]
-    if not following:
-        del starts[i + 1 :]
-        for size in sizes:
-            place += size
-            starts.append(place)
-        return
-    end = starts[j]
-    ends = array("q", accumulate(sizes, initial=place))
-    starts[i : j + 1] = ends
-    if ends[-1] != end:
-        np.frombuffer(starts, np.int64)[-following:] += ends[-1] - end

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
+from toktier.digests import Digests
 from toktier.fingerprint import Fingerprint, Group
 from toktier.known import Source
 from toktier.memory import Memory
@@ -32,8 +33,8 @@ class Session:
         self.rope = rope
         self.memory = memory or Memory()
         self.lock = Lock()
-        self.chain: list[bytes] = []
-        self.messages: list[bytes] = []
+        self.chain = Digests()
+        self.messages = Digests()
         self.marks = bytearray()
         self.tools: tuple[bytes, ...] = ()
         self.hint: bytes | None = None

@@ -17,11 +17,6 @@ Invariants:
  (8) Every entry of the indexes belongs to a live session: after the last one is gone, all maps are empty.
  (9) What else a session keeps (`toktier.memory`: its last body, its render, its IDs as text) goes where its rope goes,
      counts as its rope counts, and is touched under the same lock. A body is found by its tenant's keys only.
-
-Look-up. Every prefix of a session's message list is in the index, so the longest known prefix of a new list is found
-by halving. Among the sessions with it, one that ends there is preferred, then the one that shares most messages
-counted from both ends. If less than half of the list is known, the sessions used last in the group are compared too:
-an edit of the first message (a date, a git status) leaves no prefix, yet nearly all of the text.
 """
 
 from __future__ import annotations
@@ -34,18 +29,19 @@ from threading import Lock
 from typing import Any
 
 from toktier.errors import TokTierError
-from toktier.fingerprint import Fingerprint, Group, common_prefix, common_suffix
+from toktier.fingerprint import Fingerprint, common_prefix
 from toktier.known import Source
 from toktier.memory import Memory
 from toktier.rope import ChunkEncoder, Rope
 from toktier.session import Lease, Session, SessionBusy
 from toktier.session_index import Index
+from toktier.session_search import search
 
 __all__ = ["Lease", "Session", "SessionBusy", "SessionStore"]
 
 MESSAGE_BYTES = 310
 """What the index costs for one message: two digests, a place in the map and the pointers to them."""
-SESSION_BYTES = 1300
+SESSION_BYTES = 1700
 """What a session costs whatever it holds: its objects, its lock, its places in the orders."""
 TOOL_BYTES = 64
 """What the digest of one tool costs."""
@@ -58,8 +54,6 @@ _DROPS = 20_000
 """Messages of the sessions that go while the lock is held once, to make room, each session counted as `_DROP` more:
 some four milliseconds."""
 _DROP = 16
-_CANDIDATES = 8
-_LOOK_BACK = 64
 _ALIKE = 3
 """Bodies that are looked at for each key."""
 
@@ -82,6 +76,7 @@ class SessionStore:
         self._clock = clock
         self._epoch = 0
         self._gone: deque[object] = deque()
+        self._replaced: deque[object] = deque()
         self._start_empty()
         self.evictions = {"budget": 0, "tenant_share": 0, "ttl": 0, "too_large": 0}
         self.configure(budget_bytes, tenant_share, ttl_s)
@@ -127,6 +122,14 @@ class SessionStore:
                 more = self._expire() or self._evict(self._all, self.nbytes - self._budget, None, "budget")
             self._free()
 
+    def tidy(self) -> None:
+        """Give back two bodies that later ones of their sessions took the place of: what was made of their messages
+        lives on, so that takes no longer than reading one. To be called where a request has been served, or the memory
+        of a long session's bodies would not be used again for a while."""
+        with suppress(IndexError):
+            self._replaced.popleft()
+            self._replaced.popleft()
+
     @property
     def epoch(self) -> int:
         """Grows with every `clear`. To be asked before `sources`, for `Source.epoch`."""
@@ -153,7 +156,8 @@ class SessionStore:
         with self._lock:
             self._expire()
             epoch = self._epoch
-            base = self._find(fingerprint)
+            own: dict[Session, None] = self._tenants.get(fingerprint.group.tenant, {})
+            base = search(fingerprint, self._index, self._ends, own)
             if base is not None:
                 base.pins += 1
         if wait:
@@ -249,58 +253,13 @@ class SessionStore:
 
     # all below: under the store's lock
 
-    def _find(self, wanted: Fingerprint) -> Session | None:
-        chain, size = wanted.chain, len(wanted.messages)
-        index = self._index
-        low, high = 0, size
-        if size and chain[size] in index:
-            low = size
-        while low < high:
-            mid = (low + high + 1) // 2
-            if chain[mid] in index:
-                low = mid
-            else:
-                high = mid - 1
-
-        def agrees(session: Session) -> tuple[bool, bool, float]:
-            hinted = wanted.hint is not None and session.hint == wanted.hint
-            return hinted, session.tools == wanted.tools, session.used
-
-        # The latest ones: a client whose tools differ in every request leaves as many as the budget allows.
-        ended = self._ends.latest(chain[low], _LOOK_BACK) if low else []
-        if ended:
-            return max(ended, key=agrees)
-        pool = index.latest(chain[low], _CANDIDATES) if low else []
-        if 2 * low < size:
-            pool = [*pool, *self._recent(wanted.group)]
-
-        best: tuple[int, tuple[bool, bool, float]] | None = None
-        found: Session | None = None
-        for session in pool:
-            prefix = common_prefix(session.messages, wanted.messages)
-            shorter = min(len(session.messages), size)
-            overlap = prefix + common_suffix(session.messages, wanted.messages, shorter - prefix)
-            score = overlap, agrees(session)
-            if (prefix or 2 * overlap >= size) and overlap and (best is None or score > best):
-                best, found = score, session
-        return found
-
-    def _recent(self, group: Group) -> list[Session]:
-        found: list[Session] = []
-        for looked_at, session in enumerate(reversed(self._tenants.get(group.tenant, ()))):
-            if looked_at == _LOOK_BACK or len(found) == _CANDIDATES:
-                break
-            if session.group == group:
-                found.append(session)
-        return found
-
     def _store(
         self, session: Session, fingerprint: Fingerprint, marks: bytes, source: Source | None, *, new: bool
     ) -> bool:
         """Whether more has to go than went."""
         if not fingerprint.messages or not (new or session.alive):
             return False
-        self._forget_body(session)
+        self._forget_body(session, self._replaced)
         if source is not None:
             session.memory.source = source
             for key in source.keys:
@@ -314,8 +273,8 @@ class SessionStore:
             self._ends.remove(session.chain[-1], session)
         for key in fingerprint.chain[known + 1 :]:
             self._index.add(key, session)
-            session.chain.append(key)
-        session.messages += fingerprint.messages[known:]
+        if known < len(fingerprint.messages):
+            session.chain, session.messages = fingerprint.chain[1:], fingerprint.messages
         session.marks[known:] = marks[known:]
         self._ends.add(session.chain[-1], session)
 
@@ -337,7 +296,7 @@ class SessionStore:
         nbytes = session.rope.nbytes + session.memory.nbytes + index + keys
         if nbytes > self._most():
             # Better without what saves work than not at all.
-            self._forget_body(session)
+            self._forget_body(session, self._gone)
             session.memory.forget()
             nbytes = session.rope.nbytes + session.memory.nbytes + index
         self.nbytes += nbytes - session.nbytes
@@ -385,9 +344,10 @@ class SessionStore:
     def _free(self) -> None:
         """Give the memory of dropped sessions back, one after the other and not under the lock: each takes milliseconds
         in which nothing else runs. Not for who must not wait."""
-        with suppress(IndexError):
-            while True:
-                self._gone.popleft()
+        for gone in (self._gone, self._replaced):
+            with suppress(IndexError):
+                while True:
+                    gone.popleft()
 
     def _expire(self) -> bool:
         """Drop what is too old, a few at most: others wait for the lock. Whether there may be more."""
@@ -406,16 +366,16 @@ class SessionStore:
         if session.alive:
             self._drop(session)
 
-    def _forget_body(self, session: Session) -> None:
+    def _forget_body(self, session: Session, to: deque[object]) -> None:
         if session.memory.source is not None:
             for key in session.memory.source.keys:
                 self._bodies.remove(key, session)
-            self._gone.append(session.memory.source)
+            to.append(session.memory.source)
             session.memory.source = None
 
     def _drop(self, session: Session) -> None:
         self._gone.append(session)
-        self._forget_body(session)
+        self._forget_body(session, self._gone)
         for key in session.chain:
             self._index.remove(key, session)
         self._ends.remove(session.chain[-1], session)

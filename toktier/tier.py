@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from toktier.ids import Ids
 from toktier.keeping import kinds_of, to_keep
 from toktier.known import Known, OtherRules, Run, Source, known_of
 from toktier.postprocessor import SpecialTokens
-from toktier.prepared import Prepared
+from toktier.prepared import CONTINUED, Prepared
 from toktier.profiles.base import EngineProfile, ProfileSettings
 from toktier.quarantine import Level, Quarantine
 from toktier.reasons import Bypass, Cause, FullEncode, FullRender, Gpu, Path
@@ -70,13 +70,14 @@ class _Made(NamedTuple):
     ids: Ids
     splice: Splice
     way: Way | None
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     before: int
     first_changed: int
     written: tuple[Ids, Written] | None
     at: int
     done: int
     by_gpu: bool = False
+    text_bytes: int | None = None
 
 
 class ModelTier:
@@ -126,6 +127,7 @@ class ModelTier:
         *,
         wait: bool = True,
         source: Source | None = None,
+        ready: Callable[[list[bytes]], None] | None = None,
     ) -> Prepared:
         """The IDs for ``body``, a chat-completion request as `json.loads` reads it.
 
@@ -134,6 +136,9 @@ class ModelTier:
         goes upstream as text), and `InvalidText` for a lone surrogate (`find_surrogate` names its place in the body).
         With ``wait`` false it raises `SessionBusy` where it would have to wait for another request on the same session,
         and `TakesLong` where it would keep its caller for more than a few milliseconds.
+
+        ``ready`` gets the IDs as JSON, in the pieces of `Prepared.json`, as soon as they are there, before the session
+        takes note of the request. It must not raise. It is not called where the reference has to be asked.
         """
         started = time.perf_counter_ns()
         if source is not None and source.shared and source.epoch != self.store.epoch:
@@ -163,8 +168,11 @@ class ModelTier:
             rendered = time.perf_counter_ns()
             path = lease.path(text.chars)
             made = self._repaired(lease, text, around) if self._trusts(path) else None
+            if ready is not None and made is not None and made.written is not None:
+                ready(made.written[1].pieces())
             marks = self._marks(wanted, lease, known)
             kinds, traits = kinds_of(body, on_wire)
+            continued = "" if made is None else _continued(path, lease, made.splice, request)
             if made is not None:
                 kept: Source | None = None
                 if source is not None and source.keys:
@@ -209,6 +217,8 @@ class ModelTier:
             traits=traits,
             gpu=made.splice.gpu,
             by_gpu=made.by_gpu,
+            text_bytes=made.text_bytes,
+            continued=continued,
         )
 
     def _level(self, path: Path) -> Level | None:
@@ -281,7 +291,8 @@ class ModelTier:
         memory.written = written = write(ids, written, first)
         done = time.perf_counter_ns()
         way = None if splice.gpu is Gpu.USED else self._encoder.shortcuts.way(text.chars, splice.scanned)
-        return _Made(ids, splice, way, rope.pieces(), before, first, (ids, written), at, done, rope.by_gpu)
+        texts, nbytes = rope.pieces(), rope.text_bytes
+        return _Made(ids, splice, way, texts, before, first, (ids, written), at, done, rope.by_gpu, nbytes)
 
     def _whole(self, body: Mapping[str, Any], source: Source | None, around: SpecialTokens | None) -> _Made:
         """By the reference, with nothing that was kept."""
@@ -384,6 +395,16 @@ def _cause(path: Path, lease: Lease, splice: Splice) -> Cause:
     if path in (Path.APPEND, Path.RETRY) and splice.common < lease.previous_chars:
         return Cause.TEMPLATE_HISTORY_REWRITE
     return Cause.NONE
+
+
+def _continued(path: Path, lease: Lease, splice: Splice, request: RenderRequest) -> str:
+    before = lease.previous_chars
+    if path is not Path.APPEND or splice.common < before:
+        return ""
+    assert lease.previous is not None
+    if request.messages[lease.previous].get("role") != "assistant":
+        return ""
+    return lease.rope.text_from(before, CONTINUED)
 
 
 def _first_changed(splice: Splice, before: int, size: int, around: SpecialTokens | None) -> int:

@@ -70,7 +70,7 @@ def assert_words_are_cut_apart(certificate: Certificate) -> None:
 def test_a_refusal_names_the_construct(family: Family) -> None:
     spec = family.spec()
     with pytest.raises(Refusal) as refused:
-        certify(spec, Tokenizer.from_str(json.dumps(spec)))
+        certify(spec, Tokenizer.from_str(json.dumps(spec)), cache_dir=CACHE)
     assert refused.value.construct == family.refused
     assert refused.value.place.startswith("pre_tokenizer[")
 

@@ -218,4 +218,4 @@ def test_rows_of_stages_need_transparent_ones(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("without", [without_follow_pairs, without_lookaheads])
 def test_a_guard_that_is_taken_away_is_noticed_by_rank_files(without: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch)
-    assert any(broken for _, broken in ranks("guards", 150))
+    assert any(broken for _, broken in ranks("guards 2", 150))

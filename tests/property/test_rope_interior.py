@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.position_bpe import KINDS, LITERAL, position_encoder, position_rule, position_truth
+from tests.support.ropes import text_of
 from toktier.chunks import SMALL
 from toktier.rope import Rope
 
@@ -29,12 +30,7 @@ WORDS = [
 
 
 def random_text(rng: random.Random, chars: int) -> str:
-    out: list[str] = []
-    size = 0
-    while size < chars:
-        out.append(rng.choice(WORDS) + rng.choice([" ", " ", " ", "", "  ", "\n"]))
-        size += len(out[-1])
-    return "".join(out)[:chars]
+    return text_of(rng, WORDS, [" ", " ", " ", "", "  ", "\n"], chars)
 
 
 def check(rope: Rope, kind: str, text: str) -> None:

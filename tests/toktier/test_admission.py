@@ -12,8 +12,9 @@ import pytest
 import tokenizers
 
 from tests.support.tokenizer_files import small_spec
+from toktier import kept
 from toktier.engines import admission
-from toktier.engines.admission import Pair, Verdict, admit, load_verdict, split_probe, store_verdict
+from toktier.engines.admission import REVISION, Pair, Verdict, admit, load_verdict, split_probe, store_verdict
 from toktier.engines.admission_texts import code_point_blocks
 from toktier.engines.fastokens import RawFastokens, window_engine
 from toktier.engines.reference import ReferenceEngine
@@ -171,10 +172,10 @@ def test_a_pattern_outside_the_fast_path(tmp_path: Path) -> None:
 # --- verdicts on disk
 
 
-@pytest.mark.parametrize("kept", [Verdict(None), Verdict(None, frozenset("ſ\U0010ffff")), Verdict("because")])
-def test_verdicts_are_kept_by_digest(tmp_path: Path, kept: Verdict) -> None:
-    store_verdict(tmp_path / "new", "d1", kept)
-    assert load_verdict(tmp_path / "new", "d1") == kept
+@pytest.mark.parametrize("verdict", [Verdict(None), Verdict(None, frozenset("ſ\U0010ffff")), Verdict("because")])
+def test_verdicts_are_kept_by_digest(tmp_path: Path, verdict: Verdict) -> None:
+    store_verdict(tmp_path / "new", "d1", verdict)
+    assert load_verdict(tmp_path / "new", "d1") == verdict
     assert load_verdict(tmp_path / "new", "d2") is None
     assert load_verdict(None, "d1") is None
 
@@ -184,6 +185,12 @@ def test_an_unreadable_verdict_is_none(tmp_path: Path, content: str) -> None:
     store_verdict(tmp_path, "d", Verdict(None))
     (file,) = tmp_path.iterdir()
     file.write_text(content)
+    assert load_verdict(tmp_path, "d") is None
+
+
+@pytest.mark.parametrize("unsafe", [[2**33], [2**70], [-1], ["a"], 5, [1.5], [float("inf")]])
+def test_a_verdict_with_impossible_characters_is_none(tmp_path: Path, unsafe: object) -> None:
+    kept.store(tmp_path, "window-d", {"revision": REVISION, "digest": "d", "refusal": None, "unsafe": unsafe})
     assert load_verdict(tmp_path, "d") is None
 
 

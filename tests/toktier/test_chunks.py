@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import random
+import sys
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +14,7 @@ import pytest
 from tests.support.position_bpe import KINDS, position_encoder, position_rule, position_truth
 from tests.support.small_bpe import CountingEngine, SpaceRule, small_encoder, truth
 from toktier import chunks
-from toktier.chunks import LONG, SEAL_MIN, TARGET, ChunkEncoder, Encoded, first_cut, last_cut
+from toktier.chunks import LONG, SEAL_MIN, TARGET, ChunkEncoder, Encoded, first_cut, last_cut, marker_of
 
 
 def pieces_of(kind: str, text: str) -> list[str]:
@@ -63,7 +66,34 @@ def test_chunks_are_as_short_in_a_long_text() -> None:
     text = "word " * 200_000
     pieces = small_encoder().pieces(text, at_end=True)
     assert "".join(pieces) == text
-    assert all(0 <= len(piece) - TARGET < 5 for piece in pieces[:-2])
+    assert all(abs(len(piece) - TARGET) < 5 for piece in pieces[:-2])
+
+
+def test_chunks_between_far_markers_are_as_short() -> None:
+    """Some markers near, some far, some where they make no cut, and stretches without any cut."""
+    rng = random.Random(3)
+    encoder = small_encoder()
+    encoder = ChunkEncoder(encoder.rule, encoder.window, encoder.reference, marker="<|")
+    kinds = ("word " * 900, "word " * 9_000, "x" * 300, "x" * 9_000, " <|m ", "x<|m", " <|m word" * 30)
+    for _ in range(20):
+        text = "".join(rng.choices(kinds, k=rng.randint(3, 20)))
+        pieces = encoder.pieces(text, at_end=True)
+        assert "".join(pieces) == text
+        seams = list(accumulate(map(len, pieces)))[:-1]
+        assert all(SpaceRule().is_cut(text, seam) for seam in seams)
+        for piece in pieces[:-2]:
+            assert len(piece) >= SEAL_MIN
+            assert len(piece) < 2 * TARGET + 200 or "x" * 300 in piece, len(piece)
+
+
+def test_cuts_that_are_never_where_they_are_looked_for_cost_no_more() -> None:
+    """Windows at even distances are asked once, whatever they find."""
+    rule = CountingRule()
+    encoder = ChunkEncoder(rule, small_encoder().window, small_encoder().reference)
+    text = "x" * 2000 + " " + ("x" * (TARGET - 1) + " ") * 300
+    pieces = encoder.pieces(text, at_end=True)
+    assert len(pieces) > 290
+    assert rule.asked < 4 * len(text)
 
 
 def test_a_long_stretch_among_many_chunks_goes_to_the_reference_alone() -> None:
@@ -117,6 +147,16 @@ def test_a_text_without_cuts_is_only_sampled() -> None:
     assert first_cut(rule, text, 1, len(text)) is last_cut(rule, text, 1, len(text)) is None
 
 
+def test_markers_are_found_as_str_finds_them() -> None:
+    rng = random.Random(5)
+    for _ in range(400):
+        alphabet = rng.choice(("<|ab\u4e2d", "<" * 8 + "|", "a" * 60 + "<|"))
+        text = "".join(rng.choices(alphabet, k=rng.choice((0, 3, 40, 900))))
+        start, stop = rng.randint(0, 20), rng.randint(0, len(text))
+        assert chunks._find(text, "<|", start, stop) == text.find("<|", start, stop)
+        assert chunks._find(text, "<", start, stop) == text.find("<", start, stop)
+
+
 def test_markers_that_are_no_cuts_are_passed_over() -> None:
     """Each is looked at once, whatever the number of chunks."""
     encoder = small_encoder()
@@ -127,3 +167,60 @@ def test_markers_that_are_no_cuts_are_passed_over() -> None:
     assert any(piece.startswith("<|") for piece in pieces)
     assert all(SpaceRule().is_cut("".join(pieces[:k]) + pieces[k], len("".join(pieces[:k]))) for k in range(1, 8))
     assert all(len(piece) >= SEAL_MIN for piece in pieces[:-2])
+
+
+def test_the_marker_is_how_most_special_tokens_begin() -> None:
+    tokens = [("<|a|>", True), ("<|b|>", True), ("[x]", True), ("<c>", False), ("<d>", False), ("<e>", False)]
+    assert marker_of({"added_tokens": [{"content": text, "special": special} for text, special in tokens]}) == "<|"
+    assert marker_of({"added_tokens": []}) == marker_of({}) == ""
+
+
+def test_the_search_for_a_cut_finds_the_nearest_at_any_distance() -> None:
+    rule = small_encoder().rule
+    assert rule is not None
+    for gap in (1, 5, 23, 24, 25, 300, 5000):
+        text = "x" * 50 + " " + "x" * gap + " " + "x" * 50
+        assert first_cut(rule, text, 53, len(text)) == (51 + gap if gap > 1 else 53)
+        assert last_cut(rule, text, 1, 51 + gap) == 51
+        assert first_cut(rule, text, 53 + gap, len(text)) is None
+        assert last_cut(rule, text, 1, 50) is None
+        assert first_cut(rule, text, 52, 51 + gap) is None
+
+
+def test_a_short_piece_is_given_as_the_engine_has_it() -> None:
+    encoder = small_encoder()
+    text = "the fox jumps"
+    assert np.frombuffer(encoder.one(text), "<u4").tolist() == truth(text)
+
+    class Bytes(CountingEngine):
+        def encode_bytes(self, text: str) -> bytes:
+            return b"four" * len(text)
+
+    assert isinstance(encoder.window, CountingEngine)
+    assert replace(encoder, window=Bytes(encoder.window.tokenizer)).one("ab") == b"fourfour"
+
+
+@pytest.mark.parametrize(("certified", "plain"), [(True, True), (False, False)])
+def test_an_encoder_is_plain_where_every_chunk_is_a_text_of_its_own(certified: bool, plain: bool) -> None:
+    assert small_encoder(certified=certified).plain is plain
+    assert not position_encoder(KINDS[0]).plain
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("size", [40, TARGET - 1, 2 * TARGET + 500, 20_000])
+@pytest.mark.parametrize("word", ["the fox ", "漢字 "])
+def test_what_is_made_of_a_text_is_t_of_it_chunk_by_chunk(word: str, size: int, shared: bool) -> None:
+    text = (word * size)[: size - 1] + "x"
+    before = sys.getsizeof(text)
+    made = small_encoder().made(text, shared)
+    assert sys.getsizeof(text) == before or not shared
+    assert "".join(made.pieces) == text
+    assert list(made.counts) == [len(truth(piece)) for piece in made.pieces]
+    assert np.frombuffer(made.raw, "<u4").tolist() == truth(text)
+
+
+def test_a_text_of_a_few_messages_is_one_chunk() -> None:
+    encoder = replace(small_encoder(), marker="<|")
+    message = "<|user\n" + "fox " * 150 + "x<|end \n"
+    assert len(encoder.made(message * 3, False).pieces) == 1
+    assert len(encoder.made(message * 4, False).pieces) > 1

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from toktier.errors import Unrenderable
-from toktier.profiles.eligibility import COMMON, check_fields
+from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
+from toktier.profiles.sglang import FIELDS
 from toktier.reasons import BYPASS_HELP, Bypass
 
 DOCUMENTED = {
@@ -23,6 +24,7 @@ DOCUMENTED = {
     "mm_processor_kwargs": (Bypass.MULTIMODAL, {}),
     "media_io_kwargs": (Bypass.MULTIMODAL, {}),
 }
+PLAIN = ("echo", "continue_final_message", "add_generation_prompt", "add_special_tokens", "use_beam_search")
 
 
 def test_the_table_is_what_is_documented() -> None:
@@ -35,7 +37,17 @@ def test_a_field_that_rules_ids_out(field: str) -> None:
     with pytest.raises(Unrenderable) as raised:
         check_fields({field: value})
     assert raised.value.bypass is bypass
-    check_fields({field: None})
+    if field not in PLAIN:
+        check_fields({field: None})
+
+
+@pytest.mark.parametrize("rules", [COMMON, FIELDS])
+@pytest.mark.parametrize("field", PLAIN)
+def test_null_for_a_plain_bool_is_for_the_engine_to_judge(field: str, rules: tuple[FieldRule, ...]) -> None:
+    """vLLM refuses it; others may take it for false, or for the default."""
+    with pytest.raises(Unrenderable) as raised:
+        check_fields({field: None}, rules)
+    assert raised.value.bypass is DOCUMENTED[field][0]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tokenizer_files import CACHE
 from toktier.certificate.certificate import certify_ranks
 from toktier.certificate.classes import Probe
 from toktier.certificate.derive import derive
@@ -44,7 +45,7 @@ def test_the_innermost_pattern_is_the_one() -> None:
 
 
 def derived(pre_tokenizer: dict[str, Any]) -> None:
-    probe = Probe()
+    probe = Probe(CACHE)
     derive(NO_NORMALIZER, stages(pre_tokenizer, probe), [], str, probe)
 
 

@@ -39,7 +39,7 @@ class Broken:
             pytest.fail("fastokens was called")
         raise self.error
 
-    encode_batch = encode_in_turn = encode
+    encode_batch = encode_bytes = encode_in_turn = encode
 
 
 @pytest.fixture(scope="module")

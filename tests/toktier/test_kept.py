@@ -31,6 +31,23 @@ def test_a_damaged_file_is_none(tmp_path: Path, damage: bytes) -> None:
     assert kept.load(tmp_path, "name") == {}
 
 
+def test_no_changed_byte_is_believed(tmp_path: Path) -> None:
+    kept.store(tmp_path, "name", {"unsafe": [383], "refusal": None})
+    (file,) = tmp_path.iterdir()
+    right = file.read_bytes()
+    for place in range(len(right)):
+        for bit in (1, 2, 4, 8, 16):
+            wrong = bytearray(right)
+            wrong[place] ^= bit
+            file.write_bytes(wrong)
+            # White space, and the case of a digit of an escape, are all that may differ.
+            assert kept.load(tmp_path, "name") in ({}, {"unsafe": [383], "refusal": None}), (place, bit)
+    file.write_bytes(right.replace(b"383", b"393"))
+    assert kept.load(tmp_path, "name") == {}
+    file.write_bytes(b'{"unsafe": [383], "refusal": null}')
+    assert kept.load(tmp_path, "name") == {}, "nor one without a digest"
+
+
 @pytest.mark.parametrize("limit", [0, 20])
 def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path, limit: int) -> None:
     kept.store(tmp_path, "name", {"a": 1})

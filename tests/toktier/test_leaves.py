@@ -27,6 +27,11 @@ def test_random_changes_against_a_string() -> None:
     for _ in range(30):
         leaves, text = Leaves(), ""
         for _ in range(40):
+            if rng.random() < 0.2:
+                more = words(rng, rng.choice([1, CRUMB, 700, LEAF + 1]))
+                leaves.add(more)
+                text += more
+                check(leaves, text)
             start = rng.choice([0, len(text), rng.randint(0, len(text))])
             end = rng.choice([start, len(text), rng.randint(start, len(text))])
             parts = [words(rng, rng.choice([1, 5, CRUMB, 700])) for _ in range(rng.choice([0, 1, 1, 3]))]
@@ -96,3 +101,24 @@ def test_own_text_is_cut_and_holds_no_second_form() -> None:
     assert alone == text
     assert alone is not text
     assert sys.getsizeof(alone) <= size
+
+
+def test_a_row_that_somebody_holds_stays_what_it_is_and_no_other_is_copied() -> None:
+    leaves = Leaves()
+    leaves.put(0, 0, [word * 100 for word in ("ab ", "cd ", "ef ")])
+    first = leaves._leaves
+    number = id(first)
+    del first
+    leaves.add("gh " * 100)
+    leaves.put(0, 10, [])
+    assert id(leaves._leaves) == number
+    held = leaves.all()
+    before = list(held)
+    leaves.add("i")
+    leaves.put(200, 700, ["x" * 300])
+    leaves.add("j" * 500)
+    assert list(held) == before
+    number = id(leaves._leaves)
+    del held
+    leaves.add("k" * 500)
+    assert id(leaves._leaves) == number

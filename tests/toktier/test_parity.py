@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import data_path
 from tests.support.tokenizer_files import small_spec, write
-from toktier import files, parity
+from toktier import files, kept, parity
 from toktier.engines.reference import ReferenceEngine
 from toktier.parity import Comparison, Outcome, Parity
 from toktier.parity_texts import PROBES, probes
@@ -194,9 +194,16 @@ def test_a_verdict_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf
         patch.setattr(subprocess, "Popen", no_process)
         assert compare(path, cache_dir=cache).detail == "OSError: a process is needed"
     (path / "vocab.json").unlink()
-    for kept in cache.iterdir():
-        kept.write_text('{"outcome": "failed", "detail": "", "different": []}')
+    for file in cache.iterdir():
+        kept.store(cache, file.stem, {"outcome": "failed", "detail": "", "different": []})
     assert compare(path, cache_dir=cache) == first
+
+
+@pytest.mark.parametrize("different", [[float("inf")], [float("nan")], ["x"], 5, None])
+def test_a_verdict_that_makes_no_sense_is_none(different: Any) -> None:
+    value = {"outcome": "equal", "detail": "", "different": different, "special": True}
+    assert parity._kept(value) is None
+    assert parity._kept({**value, "different": [1]}) is not None
 
 
 def test_a_verdict_is_of_one_version_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from tiktoken_ext import openai_public
 from tests.conftest import ROOT, data_path
 from tests.support.rank_data import PATTERNS, SIDECARS, SMALL, SMALL_SIDECAR, published, rank_lines, write_ranks
 from tests.support.tokenizer_files import CACHE
+from tests.support.tokenizers_data import each
 from toktier import files
 from toktier.errors import UnusableFile
 from toktier.rank_files import BYTE_RANKS, EXAMPLE, is_rank_file, parse_ranks, ranks_of
@@ -33,7 +34,7 @@ def test_reads_ranks_and_sidecar() -> None:
     assert ranks_of(rank_lines(SMALL), {**SMALL_SIDECAR, "special_tokens": {}}, "test").vocab_size == 261
 
 
-@pytest.mark.parametrize("name", SIDECARS)
+@pytest.mark.parametrize("name", each(SIDECARS))
 def test_published_files(name: str) -> None:
     read = published(name)
     assert len(read.mergeable) == {"gpt2_tiktoken": 50256, "o200k_tiktoken": 199998, "qwen_tiktoken": 151643}[name]

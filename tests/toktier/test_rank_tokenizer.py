@@ -21,6 +21,7 @@ from tests.support.rank_data import (
     write_ranks,
 )
 from tests.support.tokenizer_files import CACHE
+from tests.support.tokenizers_data import each
 from toktier import files
 from toktier.certificate import Certificate, certify_ranks
 from toktier.engines.tiktoken_engine import TiktokenEngine
@@ -56,7 +57,7 @@ def kimi() -> tuple[Certificate, TiktokenEngine]:
     return certify_ranks(KIMI, list(tokens), engine, cache_dir=CACHE), engine
 
 
-@pytest.mark.parametrize("name", SIDECARS)
+@pytest.mark.parametrize("name", each(SIDECARS))
 def test_a_published_rank_file(name: str, tmp_path: Path) -> None:
     loaded = FrozenTokenizer.load(folder_with_sidecar(name, tmp_path), cache_dir=CACHE)
     assert isinstance(loaded.reference, TiktokenEngine)
@@ -71,6 +72,7 @@ def test_a_published_rank_file(name: str, tmp_path: Path) -> None:
     assert checked_cuts(loaded.certificate, loaded.reference, name, 60) > 2000
 
 
+@pytest.mark.xdist_group("o200k_tiktoken")
 def test_kimi_style() -> None:
     certificate, engine = kimi()
     assert certificate.is_cut("中a", 1)

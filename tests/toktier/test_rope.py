@@ -3,59 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
-from itertools import pairwise
 
-import numpy as np
 import pytest
 
+from tests.support.ropes import WORDS, check, chunks_of, common, prose, rope_of
 from tests.support.small_bpe import CountingEngine, small_encoder, truth
-from toktier.chunks import LONG, SEAL_MIN, SMALL, TARGET, ChunkEncoder, first_cut, last_cut, marker_of
-from toktier.errors import InvalidText
-from toktier.ids import Ids
+from toktier.chunks import LONG, SMALL, TARGET, ChunkEncoder
 from toktier.reasons import FullEncode
 from toktier.rope import Rope, Splice
-
-WORDS = ["the", "quick", "brown", "fox", "over", "lazy", "shadow", "morning", "xyzzy", "12345", "ünïcödé", "漢字", "é"]
-
-
-def prose(seed: int, chars: int) -> str:
-    rng = random.Random(seed)
-    out: list[str] = []
-    size = 0
-    while size < chars:
-        out.append(rng.choice(WORDS) + rng.choice([" ", " ", " ", "\n", "\n\n", "  "]))
-        size += len(out[-1])
-    return "".join(out)[:chars]
-
-
-def rope_of(text: str) -> Rope:
-    rope = Rope(small_encoder())
-    rope.set(text)
-    return rope
-
-
-def common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def check(rope: Rope, text: str) -> None:
-    assert rope.text() == text
-    assert rope.chars == len(text)
-    assert rope.ids.tolist() == truth(text)
-    places = list(pairwise(rope._chars))
-    sizes = [end - at for at, end in places]
-    rule = rope._encoder.rule
-    assert rule is None or all(rule.is_cut(text, seam) for seam in rope.seams()), "invariant 2"
-    assert all(max(a, b) >= SMALL for a, b in pairwise(sizes[:-1])), "two small neighbours"
-    assert rope._chars[0] == 0
-    assert all(sizes)
-    for (at, end), (a, b) in zip(places, pairwise(rope._tokens), strict=True):
-        assert rope.ids[a:b].tolist() == truth(text[at:end]), "invariant 1"
-
-
-def chunks_of(rope: Rope) -> int:
-    return len(rope._chars) - 1
 
 
 def test_an_empty_rope_has_nothing_and_takes_everything() -> None:
@@ -78,31 +33,6 @@ def test_setting_the_same_text_scans_nothing() -> None:
     splice = rope.set(text)
     assert splice == Splice(len(before), 0, len(before), 0, len(text), None)
     check(rope, text)
-
-
-@pytest.mark.parametrize("size", [0, 1, 5, SEAL_MIN, TARGET, 3 * TARGET, 40_000])
-def test_an_append_costs_the_tail_and_the_open_chunk(size: int) -> None:
-    text = prose(2, size)
-    rope = rope_of(text)
-    for step in range(6):
-        tail = prose(100 + step, 700)
-        old = rope.ids.tolist()
-        splice = rope.append(tail)
-        text += tail
-        check(rope, text)
-        assert splice.first_changed == common(old, rope.ids.tolist())
-        assert len(tail) <= splice.scanned <= len(tail) + SEAL_MIN + SMALL
-        assert splice.common == len(text) - len(tail)
-        assert splice.full is None or size + step * 700 < TARGET
-
-
-def test_set_finds_an_append_by_itself() -> None:
-    text = prose(3, 20_000)
-    rope = rope_of(text)
-    splice = rope.set(text + "and then some more")
-    assert splice.scanned < SEAL_MIN + SMALL + 20
-    assert splice.common == len(text)
-    check(rope, text + "and then some more")
 
 
 def test_an_edit_in_the_middle_keeps_both_sides() -> None:
@@ -143,15 +73,6 @@ def test_moved_text_is_found() -> None:
     assert splice.scanned < 18_000
 
 
-def test_a_surrogate_behind_two_changes_is_placed_in_the_new_text() -> None:
-    text = prose(23, 40_000)
-    rope = rope_of(text)
-    with pytest.raises(InvalidText) as caught:
-        rope.set("much longer than before " + text[5:20_000] + text[25_000:] + "a\ud800")
-    assert caught.value.offset == 24 + 19_995 + 15_000 + 1
-    check(rope, text)
-
-
 def test_chunks_end_before_a_marker_where_the_cuts_allow() -> None:
     base = small_encoder()
     encoder = ChunkEncoder(base.rule, base.window, base.reference, marker="<|")
@@ -167,12 +88,6 @@ def test_chunks_end_before_a_marker_where_the_cuts_allow() -> None:
     splice = rope.set(text[:at] + "<|user\nother<|end \n" + text[at + len(message) :] + message)
     assert splice.scanned < 2 * len(message)
     check(rope, text[:at] + "<|user\nother<|end \n" + text[at + len(message) :] + message)
-
-
-def test_the_marker_is_how_most_special_tokens_begin() -> None:
-    tokens = [("<|a|>", True), ("<|b|>", True), ("[x]", True), ("<c>", False), ("<d>", False), ("<e>", False)]
-    assert marker_of({"added_tokens": [{"content": text, "special": special} for text, special in tokens]}) == "<|"
-    assert marker_of({"added_tokens": []}) == marker_of({}) == ""
 
 
 def test_replace_touches_only_its_chunks() -> None:
@@ -278,96 +193,6 @@ def test_many_small_edits_leave_no_crumbs() -> None:
     assert chunks_of(rope) <= 2 * len(text) // SMALL + 2
 
 
-def test_many_small_appends_leave_no_crumbs() -> None:
-    rope, text = Rope(small_encoder()), ""
-    for k in range(2000):
-        rope.append(f"{k} fox ")
-        text += f"{k} fox "
-    check(rope, text)
-    assert chunks_of(rope) <= len(text) // SMALL + 2
-
-
-def test_a_clone_is_independent_and_shares_its_strings() -> None:
-    text = prose(13, 30_000)
-    rope = rope_of(text)
-    other = rope.clone()
-    assert all(a is b for a, b in zip(rope.pieces(), other.pieces(), strict=True))
-    rope.append(" one")
-    other.set("two " + text)
-    other.append("three")
-    check(rope, text + " one")
-    check(other, "two " + text + "three")
-
-
-def test_the_view_is_read_only_and_no_copy() -> None:
-    rope = rope_of(prose(14, 5000))
-    view = rope.ids
-    assert view.dtype == np.uint32
-    assert view.flags.c_contiguous
-    assert view.base is not None
-    with pytest.raises(ValueError):
-        view[0] = 1
-
-
-def test_a_lone_surrogate_is_refused_with_its_place_and_changes_nothing() -> None:
-    text = prose(15, 9000)
-    rope = rope_of(text)
-    for change in (
-        lambda: rope.set(text + "a\ud800"),
-        lambda: rope.append("a\ud800"),
-    ):
-        with pytest.raises(InvalidText) as caught:
-            change()
-        assert caught.value.offset == len(text) + 1
-        check(rope, text)
-    with pytest.raises(InvalidText) as caught:
-        rope.replace(4000, 4001, "\udfff")
-    assert caught.value.offset == 4000
-    check(rope, text)
-
-
-def test_an_engine_that_fails_changes_nothing() -> None:
-    encoder = small_encoder()
-    rope = Rope(encoder)
-    text = prose(16, 9000)
-    rope.set(text)
-
-    class Broken(CountingEngine):
-        def encode(self, text: str) -> np.ndarray:
-            raise MemoryError
-
-    assert isinstance(encoder.window, CountingEngine)
-    broken = Broken(encoder.window.tokenizer)
-    rope._encoder = ChunkEncoder(encoder.rule, broken, broken)
-    with pytest.raises(MemoryError):
-        rope.replace(100, 8000, "short")
-    check(rope, text)
-
-
-def test_the_bytes_are_counted_and_given_back() -> None:
-    rope = rope_of("漢字 かな " * 20_000)
-    strings = sum(map(sys.getsizeof, rope.pieces()))
-    index = rope._leaves.index_bytes + 8 * (len(rope._chars) + len(rope._tokens))
-    assert rope.nbytes == rope._flat.nbytes + strings + index
-    assert strings < 1.2 * 2 * rope.chars, "two bytes a character: no UTF-8 copies are kept"
-    full = rope.nbytes
-    rope.truncate(1000)
-    assert rope.nbytes < full // 4
-    check(rope, ("漢字 かな " * 20_000)[:1000])
-
-
-def test_the_search_for_a_cut_finds_the_nearest_at_any_distance() -> None:
-    rule = small_encoder().rule
-    assert rule is not None
-    for gap in (1, 5, 23, 24, 25, 300, 5000):
-        text = "x" * 50 + " " + "x" * gap + " " + "x" * 50
-        assert first_cut(rule, text, 53, len(text)) == (51 + gap if gap > 1 else 53)
-        assert last_cut(rule, text, 1, 51 + gap) == 51
-        assert first_cut(rule, text, 53 + gap, len(text)) is None
-        assert last_cut(rule, text, 1, 50) is None
-        assert first_cut(rule, text, 52, 51 + gap) is None
-
-
 def test_random_changes_against_the_full_encode() -> None:
     rng = random.Random(17)
     repaired = scanned = served = 0
@@ -426,60 +251,3 @@ def test_following_gives_what_setting_gives() -> None:
         text = new
     with pytest.raises(IndexError):
         followed.follow(len(text) + 1, [])
-
-
-def test_ids_that_someone_holds_stay_what_they_are() -> None:
-    chance = random.Random(9)
-    rope = Rope(small_encoder())
-    rope.set("the fox jumps over the lazy dog " * 200)
-    held: list[tuple[Ids, list[int]]] = []
-    for number in range(40):
-        kind = number % 4
-        if kind == 0:
-            rope.append(" and so on " * chance.randint(1, 30))
-        elif kind == 1:
-            at = chance.randrange(rope.chars // 2)
-            rope.replace(at, at + chance.randint(0, 400), "other " * chance.randint(0, 90))
-        elif kind == 2:
-            rope.truncate(rope.chars - chance.randint(0, 900))
-        else:
-            text = rope.text()
-            rope.set("a " + text[:500] + text[700:] + " end")
-        assert rope.ids.tolist() == truth(rope.text())
-        assert all(ids.tolist() == wanted for ids, wanted in held)
-        if chance.random() < 0.5:
-            ids = rope.ids if chance.random() < 0.5 else rope.ids[chance.randrange(50) :][::2]
-            held.append((ids, ids.tolist()))
-        if chance.random() < 0.3:
-            held.clear()
-
-
-def test_a_rope_whose_ids_nobody_holds_changes_them_in_place() -> None:
-    rope = Rope(small_encoder())
-    rope.set("the fox jumps over the lazy dog " * 200)
-    rope.append("a")
-    address = rope.ids.ctypes.data
-    rope.append(" fox")
-    assert rope.ids.ctypes.data == address
-    held = rope.ids[3:]
-    rope.append(" fox")
-    assert rope.ids.ctypes.data != address
-    assert held.ctypes.data == address + 12
-
-
-def test_what_is_followed_is_kept_as_it_is() -> None:
-    """The parts are somebody else's too: no second copy, and no UTF-8 form that an engine asked for."""
-    parts = [prose(50 + k, 900) + "é漢 \n" for k in range(12)]
-    rope = Rope(small_encoder())
-    rope.follow(0, parts)
-    assert all(a is b for a, b in zip(rope.pieces(), parts, strict=True))
-    check(rope, "".join(parts))
-    changed = [*parts[:5], "other " * 40 + "\n", *parts[6:], "more"]
-    rope.follow(sum(map(len, parts[:5])), changed[5:])
-    assert all(a is b for a, b in zip(rope.pieces(), changed, strict=True))
-    check(rope, "".join(changed))
-    alone = Rope(small_encoder())
-    alone.follow(0, parts[:1])
-    before = sys.getsizeof(parts[0])
-    assert alone.pieces() == (parts[0],)
-    assert sys.getsizeof(parts[0]) == before

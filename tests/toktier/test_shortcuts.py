@@ -54,7 +54,7 @@ def test_a_text_around_the_threshold_has_the_ids_of_the_whole(whole_below: int) 
         assert splice.common == shared(text, new)
         way = shortcuts.way(len(new), splice.scanned)
         if len(new) < whole_below:
-            assert (way, rope.pieces()) == (Way.WHOLE, (new,))
+            assert (way, list(rope.pieces())) == (Way.WHOLE, [new])
             assert splice.full in (FullEncode.NO_SESSION, FullEncode.SHORT_TEXT)
         ways.add(way)
         text = new

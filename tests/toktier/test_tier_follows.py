@@ -28,6 +28,10 @@ from tools.traffic.sessions import Session
 
 PLAIN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
 LAST_ONE = "{% for m in messages %}{% if loop.last %}LAST {% endif %}{{ m.content }} \n{% endfor %}"
+ESCAPED = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% autoescape true %}{{ messages[-1].content }}{% endautoescape %}<end>"
+)
 NOT_FOLDED = "{% for m in messages recursive %}{{ m.content }} \n{% endfor %}"
 
 
@@ -54,7 +58,7 @@ def test_agents_sessions_get_the_ids_of_a_full_render(make: Callable[..., ModelT
     assert feed.renders[None] > 25, feed.renders
 
 
-@pytest.mark.parametrize("source", [PLAIN, LAST_ONE, NOT_FOLDED])
+@pytest.mark.parametrize("source", [PLAIN, LAST_ONE, ESCAPED, NOT_FOLDED])
 def test_other_templates(make: Callable[..., ModelTier], source: str) -> None:
     feed = Feed(make(source))
     session = Session("other", chars=9_000, turn_chars=200, features=frozenset({"non_ascii", "literals"}))
@@ -236,14 +240,14 @@ def test_after_whatever_fails_the_next_request_is_right(
             patch.setattr(where, what, gives_up if error is Unrenderable else breaks)
             fails(error, say("assistant", "a"), say("user", "other"))
         goes_on()
-    splice = Rope._splice
+    extend = Rope._extend
 
-    def half(rope: Rope, *arguments: Any) -> Any:
-        splice(rope, *arguments)
+    def half(rope: Rope, *arguments: Any, **more: Any) -> Any:
+        extend(rope, *arguments, **more)
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rope, "_splice", half)
+        patch.setattr(Rope, "_extend", half)
         fails(MemoryError, say("assistant", "a"), say("user", "other"))
     goes_on()
 
@@ -276,6 +280,7 @@ def test_what_took_long_goes_on_from_where_the_session_was(
         assert (grown.path, grown.full_render) == (Path.APPEND, None)
         assert grown.common > len(grown.text) - 1500
     messages += [say("assistant", "a"), say("tool", "b")]
+    monkeypatch.setattr("toktier.tier.AT_ONCE_S", 60.0)
     assert feed.ask(body(*messages), wait=False).full_render is None
 
 
@@ -283,6 +288,7 @@ def test_an_edit_before_many_messages_is_for_who_may_wait(
     make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toktier.tier._AFTER_CHANGE", 10)
+    monkeypatch.setattr("toktier.tier.AT_ONCE_S", 60.0)  # messages are counted here, whatever time the machine takes
     feed = Feed(make())
     messages = talk(8)
     feed.ask(body(*messages))

@@ -13,6 +13,7 @@ import tiktoken
 from tests.support.hostile import Hostile
 from tests.support.rank_data import PATTERNS, SIDECARS, SMALL, published, published_engine, small_engine
 from tests.support.regex_oracle import tiktoken_matches
+from tests.support.tokenizers_data import each
 from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.errors import CannotEncode, InvalidText, UnusableFile
 from toktier.rank_files import Ranks
@@ -34,7 +35,7 @@ def plain(ranks: Ranks) -> tiktoken.Encoding:
     )
 
 
-@pytest.mark.parametrize("name", SIDECARS)
+@pytest.mark.parametrize("name", each(SIDECARS))
 def test_equals_tiktoken(name: str) -> None:
     engine, ranks = published_engine(name), published(name)
     encoding = plain(ranks)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.models import qwen3
 from tests.support.tokenizer_files import CACHE, bpe, small_spec, write
 from toktier import tokenizer as module
 from toktier.engines import admission
 from toktier.engines.fastokens import FastokensEngine
 from toktier.engines.reference import ReferenceEngine
 from toktier.errors import Refusal, UnusableFile
-from toktier.tokenizer import FrozenTokenizer, embedded
+from toktier.tokenizer import FrozenTokenizer
 
 TEXT = "<|im_start|>user\nit's 12 much longer words ſ than\n\n four<|im_end|>\n"
 
@@ -230,7 +231,7 @@ def test_loads_and_encodes_in_threads(small: Path) -> None:
 
 @pytest.mark.slow
 def test_the_embedded_tokenizer() -> None:
-    loaded = embedded(cache_dir=CACHE)
+    loaded = qwen3()
     assert loaded.vocab_size == 151_669
     assert "<|im_start|>" in str(loaded.config["chat_template"])
     assert isinstance(loaded.window, FastokensEngine)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tools.bench.memory import CORE, PROCESS, Memory, Talk, over_limit, table
+import pytest
+
+from tests.support.models import qwen3
+from tools.bench import memory
+from tools.bench.memory import CORE, LIMITS, PROCESS, TEXTS, Memory, Talk, over_limit, table
 
 
 def rows(process: float) -> list[Memory]:
@@ -43,3 +47,18 @@ def test_sessions_are_seeded_and_of_their_kind() -> None:
     assert [one["role"] for one in messages[:4]] == ["system", "user", "assistant", "tool"]
     assert not messages[-1]["content"].isascii()
     assert messages[-1]["tool_call_id"] == messages[-2]["tool_calls"][0]["id"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_session_keeps_within_the_limits(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the store counts; the growth of a process is for the account itself."""
+    monkeypatch.setattr(memory, "embedded", qwen3)
+    served, talk, tokens = memory._Served(), Talk(text, 1), 0
+    while tokens < 100_000:
+        for _ in range(30):
+            talk.turn()
+        tokens = served.serve(talk.body())
+    found = served.weigh(b"")
+    assert len(served.store) == 1
+    assert 0 < found[CORE] < LIMITS[CORE] * tokens
+    assert found[CORE] < found["all, as the store counts"] < LIMITS[PROCESS] * tokens

@@ -100,6 +100,9 @@ def is_close(case: int) -> bool:
 class CloseEncoder(ChunkEncoder):
     """Chunks end at the first cut that leaves ``least`` characters, below which a rope keeps none."""
 
+    alone = 0
+    seal = SMALL
+
     def pieces(self, text: str, at_end: bool) -> list[str]:
         assert self.rule is not None
         out: list[str] = []
@@ -121,7 +124,7 @@ def run_rope(subject: Subject, case: int, rng: random.Random, account: Account) 
     floor = floor_of(case)
     size = floor + rng.randint(0, floor // 50)
     if not floor:
-        least = 100 if is_close(case) else 300
+        least = 100 if is_close(case) else 500
         size = int(least * 12 ** rng.random()) if rng.random() < 0.9 else rng.randint(1, 300)
     rope, text = subject.rope(close(subject.encoder) if is_close(case) else subject.encoder), ""
     ids = subject.reference.encode(text)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toktier.campaign.seams import Seams
-from toktier.campaign.splices import FAULTS
+from toktier.campaign.splices import FAULTS, OF_APPENDS
 from toktier.campaign.subject import Subject
 from toktier.campaign.texts import BASES, MARKS, Texts
 from toktier.certificate.samples import COMMON
@@ -74,6 +74,8 @@ def plant(subject: Subject, kind: str, rng: random.Random, part: int = 0, parts:
     """A fault of this kind that does harm, or the news that none was found. Each of ``parts`` gets another."""
     if kind.startswith("splice: "):
         name = kind.removeprefix("splice: ")
+        if subject.rule.interior and name in OF_APPENDS:
+            return Harmless(kind, 0)
         return Fault(kind, name, replace(subject, rope=FAULTS[name]), "", 0)
     if kind == "interior":
         return _without_interior(subject, rng)

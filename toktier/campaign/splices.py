@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from toktier.chunks import CutRule
+from toktier.appends import Resumed, resumed
+from toktier.chunks import ChunkEncoder, CutRule
 from toktier.gaps import Gap
 from toktier.ids import Ids
+from toktier.leaves import Leaves
 from toktier.rope import Rope, Splice
 
 
 class _Faulty(Rope):
-    """An append goes the way of any other change: that is where the faults are."""
+    """An append goes the way of any other change: that is where these faults are."""
 
     __slots__ = ()
 
@@ -66,7 +68,7 @@ class _SeamChanged(_Faulty):
         before = self._tokens[gap.i]
         super()._install(gap, pieces, counts, ids)
         if before:
-            self._flat.buffer[before - 1] ^= 1
+            self._flat.buffer[self._flat.begin + before - 1] ^= 1
 
 
 class _SuffixNotMoved(_Faulty):
@@ -76,7 +78,8 @@ class _SuffixNotMoved(_Faulty):
 
     def _install(self, gap: Gap, pieces: Sequence[str], counts: Sequence[int], ids: Ids) -> None:
         super()._install(gap, pieces, counts, ids)
-        start, end = self._tokens[gap.i + len(pieces)], self._tokens[-1]
+        begin = self._flat.begin
+        start, end = begin + self._tokens[gap.i + len(pieces)], begin + self._tokens[-1]
         if gap.i and start < end:
             self._flat.buffer[start:end] = np.roll(self._flat.buffer[start:end], 1)
 
@@ -92,6 +95,104 @@ class _CountOff(_Faulty):
             self._tokens[gap.i + 1] += 1
 
 
+def _old_end(encoder: ChunkEncoder, leaves: Leaves, begin: int, count: int, tail: str) -> Resumed:
+    return Resumed(leaves.chars, 0, "")
+
+
+class _OldEndNotAsked(Rope):
+    """An append takes the old end for a cut."""
+
+    __slots__ = ()
+
+    _resumed = staticmethod(_old_end)
+
+
+def _one_less(encoder: ChunkEncoder, leaves: Leaves, begin: int, count: int, tail: str) -> Resumed:
+    found = resumed(encoder, leaves, begin, count, tail)
+    return found._replace(tokens=max(0, found.tokens - 1))
+
+
+class _BehindMiscounted(Rope):
+    """An append keeps one ID too many of those behind the last cut."""
+
+    __slots__ = ()
+
+    _resumed = staticmethod(_one_less)
+
+
+def _one_back(encoder: ChunkEncoder, leaves: Leaves, begin: int, count: int, tail: str) -> Resumed:
+    found = resumed(encoder, leaves, begin, count, tail)
+    if found.at - begin < 2 or found.at == leaves.chars:
+        return found
+    behind = leaves.text(found.at - 1, leaves.chars)
+    return Resumed(found.at - 1, len(encoder.one(behind)) >> 2, behind)
+
+
+class _BesideTheCut(Rope):
+    """An append begins one character before the last cut, where there may be none."""
+
+    __slots__ = ()
+
+    _resumed = staticmethod(_one_back)
+
+
+def _nothing_behind(encoder: ChunkEncoder, leaves: Leaves, begin: int, count: int, tail: str) -> Resumed:
+    found = resumed(encoder, leaves, begin, count, tail)
+    return found._replace(behind=found.behind[1:]) if found.at > begin else found
+
+
+class _BehindDropped(Rope):
+    """An append encodes one character too few of those behind the last cut."""
+
+    __slots__ = ()
+
+    _resumed = staticmethod(_nothing_behind)
+
+
+class _WrongSeal(Rope):
+    """An append leaves a wrong seam: the IDs are right as long as nothing is replaced near it."""
+
+    __slots__ = ()
+
+    def _extend(self, tail: str, shared: bool = False) -> Splice:
+        chunks = len(self._chars)
+        splice = super()._extend(tail, shared)
+        if len(self._chars) > chunks:
+            self._moved(chunks - 1)
+        return splice
+
+    def _moved(self, seam: int) -> None:
+        raise NotImplementedError
+
+
+class _SealMisplaced(_WrongSeal):
+    """One character too late."""
+
+    __slots__ = ()
+
+    def _moved(self, seam: int) -> None:
+        self._chars[seam] += 1
+
+
+class _SealMiscounted(_WrongSeal):
+    """One ID too many before it."""
+
+    __slots__ = ()
+
+    def _moved(self, seam: int) -> None:
+        self._tokens[seam] += 1
+
+
+class _NotCompared(Rope):
+    """An append tells the first ID that it encoded as the first that changed."""
+
+    __slots__ = ()
+
+    def _extend(self, tail: str, shared: bool = False) -> Splice:
+        splice = super()._extend(tail, shared)
+        return splice._replace(first_changed=splice.kept_prefix)
+
+
 FAULTS: Mapping[str, type[Rope]] = {
     "seams not asked again": _SeamsNotAsked,
     "a chunk dropped": _ChunkLost,
@@ -99,4 +200,13 @@ FAULTS: Mapping[str, type[Rope]] = {
     "an ID changed at the seam": _SeamChanged,
     "the kept suffix moved by one": _SuffixNotMoved,
     "a count off by one": _CountOff,
+    "the old end not asked by an append": _OldEndNotAsked,
+    "an ID too many kept by an append": _BehindMiscounted,
+    "an append begun beside a cut": _BesideTheCut,
+    "a character dropped by an append": _BehindDropped,
+    "the seam of an append misplaced": _SealMisplaced,
+    "the IDs before the seam of an append miscounted": _SealMiscounted,
+    "the IDs of an append not compared": _NotCompared,
 }
+OF_APPENDS = frozenset(name for name, rope in FAULTS.items() if not issubclass(rope, _Faulty))
+"""Faults of an append's own way, which there is for a `ChunkEncoder.plain` only."""

@@ -149,7 +149,7 @@ def load_verdict(cache_dir: Path | None, digest: str) -> Verdict | None:
         if value["revision"] != REVISION or value["digest"] != digest:
             return None
         return Verdict(value["refusal"], frozenset(chr(point) for point in value["unsafe"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -99,13 +99,17 @@ class FastokensEngine:
 
     def encode(self, text: str) -> Ids:
         """T(text), shape ``(n,)``, read-only. Raises `InvalidText` on a lone surrogate."""
-        if self._is_unsafe(text):
-            return self._reference.encode(text)
+        return from_bytes(self.encode_bytes(text))
+
+    def encode_bytes(self, text: str) -> bytes:
+        """T(text) as little-endian uint32. Raises as `encode` does."""
+        if self.unsafe and self._is_unsafe(text):
+            return self._reference.encode(text).tobytes()
         try:
-            return self._raw.encode(text)
+            return self._raw.encode_bytes(text)
         except BaseException as error:
             self._failed(error, [text])
-            return self._reference.encode(text)
+            return self._reference.encode(text).tobytes()
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """T of each text, one after the other, and their counts. The texts are encoded on all cores."""
@@ -176,8 +180,12 @@ class RawFastokens:
             self._tokenizer.encode_batch_flat([_FIRST])
 
     def encode(self, text: str) -> Ids:
+        return from_bytes(self.encode_bytes(text))
+
+    def encode_bytes(self, text: str) -> bytes:
         self.begin()
-        return from_bytes(self._tokenizer.encode_batch_flat([text])[0])
+        ids: bytes = self._tokenizer.encode_batch_flat([text])[0]
+        return ids
 
     def encode_in_turn(self, texts: Sequence[str]) -> tuple[Ids, list[int]]:
         self.begin()

@@ -40,7 +40,7 @@ import orjson
 from toktier.errors import Unrenderable
 from toktier.known import Known, OtherRules, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
-from toktier.profiles.eligibility import COMMON, FieldRule, check_fields
+from toktier.profiles.eligibility import COMMON, FieldRule, check_fields, plain
 from toktier.profiles.vllm import RESERVED_KWARGS
 from toktier.profiles.vllm_content import MEDIA_KEYS
 from toktier.profiles.vllm_tools import LONG, MAX_DEPTH, deeper_than
@@ -54,7 +54,7 @@ MAX_ARGUMENTS: Final = 100_000
 JOINER: Final = " "
 
 FIELDS: Final = (
-    FieldRule("add_special_tokens", Bypass.ADD_SPECIAL_TOKENS, (False,)),
+    plain("add_special_tokens", Bypass.ADD_SPECIAL_TOKENS, False),
     *COMMON,
     FieldRule("reasoning", Bypass.UNSUPPORTED_KWARGS),
     FieldRule("reasoning_effort", Bypass.UNSUPPORTED_KWARGS),

@@ -17,6 +17,7 @@ from typing import Any
 from toktier import files as sources
 from toktier.engines.base import Reference
 from toktier.errors import TokTierError, Unrenderable, UnusableFile
+from toktier.heap import give_back
 from toktier.ids import EMPTY, Ids
 from toktier.postprocessor import SpecialTokens
 from toktier.profiles.base import EngineProfile
@@ -25,7 +26,8 @@ from toktier.profiles.vllm import VllmProfile
 from toktier.reasons import Bypass
 from toktier.reference_of import engine_versions, reference_of
 from toktier.shadow.job import Setup
-from toktier.template import ChatTemplate, Clock
+from toktier.template import ChatTemplate
+from toktier.template_environment import Clock
 
 
 class FilesChanged(TokTierError):
@@ -59,6 +61,7 @@ class ReferencePath:
         except (UnusableFile, OSError) as error:
             raise FilesChanged(type(error).__name__) from error
         self._template = template
+        give_back()
 
     def render(self, body: Mapping[str, Any], at: float, lap: Callable[[str], None] = lambda _: None) -> Rendered:
         """The text of ``body`` (parsed by `json.loads`) as it was at ``at``, of `time.monotonic` on this machine.

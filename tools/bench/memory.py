@@ -12,7 +12,6 @@ of one session, as there is one for all of them.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -28,6 +27,7 @@ from random import Random
 from typing import Any, Self
 
 from proxy.ingest import Ingest
+from toktier.heap import give_back
 from toktier.json_pieces import JsonLimits
 from toktier.profiles.base import ProfileSettings
 from toktier.profiles.vllm import VllmProfile
@@ -212,7 +212,7 @@ class _Served:
 
     def trim(self, _: bytes) -> None:
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
+        give_back()
         self._before = _resident()
 
     def mark(self, _: bytes) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from toktier.campaign.plants import Fault, Harmless, kinds, plant
 from toktier.campaign.seams import Seams
 from toktier.campaign.splices import FAULTS
 from toktier.campaign.subject import Subject
-from toktier.campaign.worker import PlantBlock
+from toktier.campaign.worker import PlantBlock, RopeBlock
+from toktier.rope import Rope, Splice
 
 CASES = [
     ("pair", "qwen", 3),
@@ -75,6 +78,29 @@ def test_what_does_not_exist_or_does_no_harm_is_no_fault() -> None:
 def test_a_fault_that_is_not_looked_for_long_enough_is_missed() -> None:
     report = worker(qwen()).plant(PlantBlock("pair", 0, checks=0, operations=0)).report
     assert report.caught is False
+
+
+def test_a_campaign_reaches_each_way_of_an_append() -> None:
+    """The old end is a cut, or what is behind the last cut is counted, or the chunk is taken; a seam stands or goes."""
+    ways = Counter[str]()
+
+    class Counting(Rope):
+        __slots__ = ()
+
+        def _extend(self, tail: str, shared: bool = False) -> Splice:
+            size, chunks = self.chars, len(self._chars)
+            found = self._resumed(self._encoder, self._leaves, self._chars[-2], 0, tail)
+            splice = super()._extend(tail, shared)
+            at = found.at
+            ways["at the end" if at == size else "behind a cut" if found.tokens else "the chunk"] += 1
+            ways["a seam" if len(self._chars) > chunks and self._chars[chunks - 1] == at else "no seam"] += 1
+            ways["one piece" if len(self._chars) - chunks < 2 else "pieces"] += 1
+            return splice
+
+    own = worker(replace(qwen(), rope=Counting))
+    for number in range(8):
+        assert not own.ropes(RopeBlock(number)).failures
+    assert set(ways) == {"at the end", "behind a cut", "the chunk", "a seam", "no seam", "one piece", "pieces"}
 
 
 def test_kinds_are_all_planted_above() -> None:

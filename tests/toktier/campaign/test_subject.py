@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.campaigns import qwen
 from tests.support.models import qwen3
-from tests.support.tokenizers_data import spec_of
+from tests.support.tokenizers_data import each, spec_of
 from toktier.campaign.subject import merged_texts, subject_of
 from toktier.campaign.texts import Texts
 
@@ -29,7 +29,7 @@ def test_they_are_a_family_where_cuts_come_from_merges() -> None:
     assert sorted(drawn.split()) == ["ab", "cd"] or sorted(drawn.strip()) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("name", ["llama2", "gemma3"])
+@pytest.mark.parametrize("name", each(["llama2", "gemma3"]))
 def test_real_vocabularies_have_them(name: str) -> None:
     vocabulary = spec_of(name)["model"]["vocab"]
     texts = merged_texts(vocabulary)

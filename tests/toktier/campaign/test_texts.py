@@ -11,7 +11,7 @@ from toktier.campaign.texts import Texts
 from toktier.certificate.classes import CODE_POINTS, SURROGATES
 from toktier.certificate.table import Table
 
-FAMILIES = [*qwen().texts.families]
+FAMILIES = ["pairs", "borders", "mixed", "literals", "unicode", "runs", "real", "mutated"]
 
 
 def table(classes: dict[str, int], n: int) -> Table:
@@ -31,6 +31,10 @@ def test_a_text_is_a_function_of_its_case(family: str) -> None:
     assert len(set(texts)) > 30
     for text in texts:
         text.encode()  # no lone surrogates
+
+
+def test_these_are_all_families() -> None:
+    assert [*qwen().texts.families] == FAMILIES
 
 
 def test_every_class_and_every_border_is_drawn() -> None:

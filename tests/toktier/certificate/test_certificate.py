@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
+from tests.support.models import qwen3 as qwen3_tokenizer
 from tests.support.split_cases import certified_pairs
 from tests.support.tokenizers_data import certificate_of, ids, shared_cache, spec_of, tokenizer_of
 from toktier.certificate import Certificate, certify
@@ -68,6 +69,7 @@ def test_literals_are_not_cut(qwen3: Certificate) -> None:
     assert not [i for i in inside if qwen3.is_cut(text, i)]
 
 
+@pytest.mark.xdist_group("deepseek_v4")
 def test_normalised_literal_is_overlapped_by_a_raw_one() -> None:
     """DeepSeek V4: "<｜/table>｜DSML｜|>x": whether ｜DSML｜ is matched depends on what stands before it."""
     certificate = certificate_of("deepseek_v4")
@@ -106,9 +108,15 @@ def test_summary_and_digest(qwen3: Certificate, cache_dir: Path) -> None:
     summary = qwen3.summary()
     assert summary["normalizer"] == "NFC"
     assert summary["cut_pairs"] > 50
+    assert qwen3.needs_next
     assert certify(spec_of("qwen3"), tokenizer_of("qwen3"), cache_dir=cache_dir).digest == qwen3.digest
-    other = certificate_of("deepseek_v4")
-    assert other.digest != qwen3.digest
+
+
+@pytest.mark.xdist_group("deepseek_v4")
+def test_another_tokenizer_has_another_certificate() -> None:
+    other, embedded = certificate_of("deepseek_v4"), qwen3_tokenizer()
+    assert embedded.certificate is not None
+    assert other.digest != embedded.certificate.digest
     assert not other.needs_next
 
 
@@ -182,6 +190,7 @@ def test_truncation_and_padding_are_refused() -> None:
         certify(spec, tokenizer)
 
 
+@pytest.mark.xdist_group("deepseek_v3")
 def test_worked_example_of_lemma_2() -> None:
     """docs/proof.md: DeepSeek V3 cuts (中, 1) at its first stage and (。, 中) at its second."""
     split = [op for op in stages(spec_of("deepseek_v3")["pre_tokenizer"], Probe()) if isinstance(op, Split)]

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tests.support.split_cases import split_spec
+from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import certificate_of, ids, spec_of, tokenizer_of
 from toktier.certificate.certificate import read_literals
 from toktier.certificate.classes import Probe
@@ -87,7 +88,7 @@ class Case:
         return TableCuts(derived.table, interior=derived.interior)
 
 
-PROBE = Probe()
+PROBE = Probe(CACHE)
 LITERAL = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
 
 

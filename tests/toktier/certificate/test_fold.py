@@ -10,6 +10,7 @@ import pytest
 from tests.support.op_cases import broken_seams, certified_pairs, engine_of
 from tests.support.regex_oracle import engine_matches
 from tests.support.split_cases import BEHAVIOURS, split_spec
+from tests.support.tokenizers_data import shared_cache
 from toktier.certificate.classes import Probe, members
 from toktier.certificate.fold import fold_strings, widened
 from toktier.certificate.follow import positions
@@ -22,8 +23,8 @@ GPT2_IN_ANY_CASE = r"(?i)'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p
 
 
 @pytest.fixture(scope="module")
-def probe() -> Probe:
-    return Probe()
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    return Probe(shared_cache(tmp_path_factory))
 
 
 def pairs_of(pattern: str, probe: Probe, alphabet: str = ALPHABET) -> set[str]:

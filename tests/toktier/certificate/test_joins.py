@@ -308,6 +308,7 @@ def llama2() -> Joins:
     return unsplit_rule(spec_of("llama2")["model"], with_marked_spaces())
 
 
+@pytest.mark.xdist_group("llama2")
 def test_a_real_model_is_packed_exactly(llama2: Joins) -> None:
     """Against the plain set over all pairs of characters of its vocabulary."""
     model = spec_of("llama2")["model"]
@@ -319,6 +320,7 @@ def test_a_real_model_is_packed_exactly(llama2: Joins) -> None:
     assert [llama2.apart(int(x), int(y)) for x, y in zip(a[:5000], b[:5000], strict=True)] == told[:5000].tolist()
 
 
+@pytest.mark.xdist_group("llama2")
 def test_word_starts_are_apart_in_a_real_model(llama2: Joins) -> None:
     for letter in "azAZ09.,;)]}éя中":
         assert llama2.apart(ord(letter), ord(" ")), letter
@@ -327,6 +329,7 @@ def test_word_starts_are_apart_in_a_real_model(llama2: Joins) -> None:
     assert not llama2.apart(ord("t"), ord("h"))
 
 
+@pytest.mark.xdist_group("llama2")
 def test_a_real_model_is_additive_at_all_pairs_told_apart(llama2: Joins) -> None:
     """Random texts of everyday and rare characters; the prefix that the file puts before each text is taken away."""
     spec = {**spec_of("llama2"), "added_tokens": [], "post_processor": None}
@@ -344,6 +347,7 @@ def test_a_real_model_is_additive_at_all_pairs_told_apart(llama2: Joins) -> None
     assert checked > 1500
 
 
+@pytest.mark.xdist_group("llama2")
 def test_a_long_text_is_handled_as_a_short_one(llama2: Joins) -> None:
     """No length at which the engine merges otherwise: 200,000 characters against the parts between all its seams."""
     spec = {**spec_of("llama2"), "added_tokens": [], "post_processor": None, "normalizer": None}

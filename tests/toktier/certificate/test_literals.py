@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from tests.support.split_cases import broken_seams, engine_split, split_spec, strings
+from tests.support.tokenizers_data import shared_cache
 from toktier.certificate.classes import Probe, contains, members
 from toktier.certificate.derive import derive
 from toktier.certificate.literals import Literal, literal_rule, white_space
@@ -22,8 +23,8 @@ PATTERN = r"[\p{^L}]|[\p{L}]"
 
 
 @pytest.fixture(scope="module")
-def probe() -> Probe:
-    return Probe()
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    return Probe(shared_cache(tmp_path_factory))
 
 
 def table_for(literals: list[Literal], probe: Probe, normalizer: str | None = None) -> tuple[Table, Tokenizer]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
+from tests.support.tokenizers_data import shared_cache
 from toktier.certificate import predicates
 from toktier.certificate.classes import SURROGATES, Probe, all_code_points, contains, members
 from toktier.certificate.images import mask_of
@@ -16,8 +17,8 @@ SAMPLE = all_code_points()[:0x3100] + all_code_points()[0xF000:0x11000:3]
 
 
 @pytest.fixture(scope="module")
-def probe() -> Probe:
-    return Probe()
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    return Probe(shared_cache(tmp_path_factory))
 
 
 def pieces(pre_tokenizer: pre_tokenizers.PreTokenizer, text: str) -> list[str]:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tests.support.op_cases import broken_seams, certified_pairs, engine_of
 from tests.support.regex_oracle import engine_matches
 from tests.support.split_cases import pieces_of, split_spec
+from tests.support.tokenizers_data import shared_cache
 from toktier.certificate import predicates
 from toktier.certificate.classes import CODE_POINTS, Probe, all_code_points
 from toktier.certificate.images import NO_SEAM
@@ -29,8 +30,8 @@ SMALL_PATTERNS = (r"\d", r"[^a]", r"\s+(?!\S)|\s+", r" ?\p{L}+", r"\p{N}{1,3}", 
 
 
 @pytest.fixture(scope="module")
-def probe() -> Probe:
-    return Probe()
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    return Probe(shared_cache(tmp_path_factory))
 
 
 def byte_level(**flags: bool) -> dict[str, Any]:
