@@ -4,19 +4,19 @@ Invariants
 1. Every reply that TokTier itself writes is JSON in OpenAI's shape, metrics apart.
 2. Every request to a served API path gets one log line and one count, whatever becomes of it.
 3. The application starts before its tokenizers are loaded and its upstreams answer, and serves as text until they do.
-4. A reload makes a new `Generation`; requests under way end in the one that they began with.
+4. A reload makes a new `Generation`; requests under way end in the one that they began with. What it leaves unchanged
+   (an upstream, a model in state OK) is in both, and goes on as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import structlog
 from aiohttp import web
-from aiohttp.http import SERVER_SOFTWARE, HttpVersion10, HttpVersion11
 from aiohttp.typedefs import Handler
 
 from proxy import audit, body, config, errors, routes
@@ -24,17 +24,19 @@ from proxy.api import health
 from proxy.api.chat import chat
 from proxy.api.forward import forward
 from proxy.audit import Flag, RequestRecord
-from proxy.body import expects_continue
+from proxy.body import expects_continue, transfer_coding_is_known
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.exchange import Exchange, Generation
 from proxy.gpu import GpuCollector, Gpus
 from proxy.lanes import Lanes
+from proxy.lookout import Lookout
 from proxy.metrics import Metrics
 from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
 from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
 from proxy.routes import Kind, Route
-from proxy.server import DOOR, Door
+from proxy.scrapes import Scrapes
+from proxy.server import DOOR, MAX_HEADER_BYTES, MAX_HEADERS, VERSIONS, Door, plain_head
 from proxy.shadow import Shadow
 from proxy.tenants import AuthError, Tenants
 from proxy.workers import Workers
@@ -45,13 +47,8 @@ from toktier.sessions import SessionStore
 
 _log = structlog.get_logger("toktier.app")
 
-MAX_HEADER_BYTES = 32 << 10
-"""Longest request line or header; agents put whole turns' metadata into one."""
-
 SWEEP_S = 5.0
 """How often sessions beyond their time are looked for."""
-
-_VERSIONS = (HttpVersion10, HttpVersion11)
 
 LAST_CHECKS_S = 5.0
 """How long the end of the process waits for checks at least, where requests have used the whole grace."""
@@ -68,6 +65,7 @@ class Core:
         self._first = settings
         self._tenants = Tenants(settings.auth)
         self.metrics = Metrics()
+        self.scrapes = Scrapes(self.metrics)
         sessions = settings.sessions
         self.store = SessionStore(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
         self.lanes = Lanes(settings.server.threads)
@@ -79,13 +77,15 @@ class Core:
         """`time.monotonic` at which the process wants to have ended; None where nobody waits for that."""
         # Loading is slow; it must not take the workers of requests.
         self._loader = Workers(1, "toktier-loader")
-        self._tasks: dict[int, list[asyncio.Task[None]]] = {}
+        self._tasks: dict[ModelRuntime | Lookout, asyncio.Task[None]] = {}
+        """What looks after each model and watches each upstream, of all generations."""
+        self._living: list[Generation] = []
         self._closing: set[asyncio.Task[None]] = set()
         self.generation: Generation
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """For ``cleanup_ctx``: starts everything, and ends it after the last request."""
-        self.generation = self._begin(self._first, self._tenants, {})
+        self.generation = self._begin(self._first, self._tenants)
         self._gpus.spare()
         self.metrics.registry.register(GpuCollector(self._gpus))
         self.metrics.watch(
@@ -109,10 +109,11 @@ class Core:
             await asyncio.gather(*beside, return_exceptions=True)
             for task in self._closing:
                 task.cancel()
-            await asyncio.gather(*self._closing, self._end(self.generation), return_exceptions=True)
+            await asyncio.gather(*self._closing, *map(self._end, [*self._living]), return_exceptions=True)
             left = 0.0 if self.end_by is None else self.end_by - time.monotonic()
             await self.shadow.close(max(LAST_CHECKS_S, left))
             self.lanes.shutdown()
+            self.scrapes.close()
             self._loader.shutdown(wait=False, cancel_futures=True)
             await asyncio.get_running_loop().run_in_executor(None, self._gpus.close)
 
@@ -129,28 +130,33 @@ class Core:
         sessions = settings.sessions
         self.store.configure(sessions.budget_bytes, settings.tenant_share, sessions.ttl_s)
         self.shadow.configure(settings)
-        kept = {
-            name: runtime.loaded
-            for name, runtime in old.registry.models.items()
-            if runtime.loaded is not None
-            and name in settings.models
-            and settings.models[name].loads_as(runtime.settings)
-        }
-        self.generation = self._begin(settings, tenants, kept)
+        self.generation = self._begin(settings, tenants, old)
         task = asyncio.create_task(self._retire(old))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-        return [f"{name}: tokenizer kept" for name in sorted(kept)]
+        notes = []
+        for name, runtime in sorted(self.generation.registry.models.items()):
+            if runtime is old.registry.models.get(name):
+                notes.append(f"{name}: state kept")
+            elif runtime.loaded is not None:
+                notes.append(f"{name}: tokenizer kept")
+        return notes
 
-    def _begin(self, settings: Settings, tenants: Tenants, kept: Mapping[str, Loaded]) -> Generation:
-        generation = Generation(settings, tenants, Registry(settings))
-        watched = {runtime.upstream for runtime in generation.registry.models.values() if runtime.wants_ids}
-        tasks = [asyncio.create_task(upstream.lookout.keep()) for upstream in watched]
-        for name, runtime in generation.registry.models.items():
-            if name in kept:
-                runtime.take(kept[name])
-            tasks.append(asyncio.create_task(self._look_after(runtime, settings.server)))
-        self._tasks[id(generation)] = tasks
+    def _begin(self, settings: Settings, tenants: Tenants, before: Generation | None = None) -> Generation:
+        """A new generation, with what ``before`` has and the settings do not change (invariant 4)."""
+        generation = Generation(settings, tenants, Registry(settings, None if before is None else before.registry))
+        self._living.append(generation)
+        old = before.registry.models if before is not None else {}
+        for one in _looked_after(generation):
+            if one in self._tasks:
+                continue
+            if isinstance(one, Lookout):
+                self._tasks[one] = asyncio.create_task(one.keep())
+                continue
+            known = old.get(one.name)
+            if known is not None and known.loaded is not None and one.settings.loads_as(known.settings):
+                one.take(known.loaded)
+            self._tasks[one] = asyncio.create_task(self._look_after(one, settings.server))
         return generation
 
     async def _look_after(self, runtime: ModelRuntime, server: config.Server) -> None:
@@ -226,15 +232,18 @@ class Core:
         await self._end(generation)
 
     async def _end(self, generation: Generation) -> None:
-        tasks = self._tasks.pop(id(generation), [])
+        """Ends what no other generation has."""
+        self._living.remove(generation)
+        wanted = {one for other in self._living for one in _looked_after(other)}
+        tasks = [self._tasks.pop(one) for one in [*self._tasks] if one not in wanted]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await generation.registry.close()
+        await generation.registry.close([other.registry for other in self._living])
 
     async def dispatch(self, request: web.Request) -> web.StreamResponse:
         """The one handler: finds the route, then answers."""
-        found = routes.match(request.rel_url.raw_path) if request.version in _VERSIONS else None
+        found = routes.match(request.rel_url.raw_path) if request.version in VERSIONS else None
         if found is not None and request.method in found[0].methods:
             route = found[0]
             if route.kind is Kind.HEALTH:
@@ -242,7 +251,7 @@ class Core:
             if route.kind is Kind.READY:
                 return health.ready(self.generation, self.shadow.quarantine, self._gpus)
             if route.kind is Kind.METRICS:
-                return health.metrics(self.metrics, request.headers.get("Accept"))
+                return await health.metrics(self.scrapes, request.headers.get("Accept"))
         generation = self.generation
         generation.in_flight += 1
         self.in_flight += 1
@@ -255,6 +264,7 @@ class Core:
             generation.in_flight -= 1
             if not generation.in_flight:
                 generation.idle.set()
+            self.store.tidy()
             self._begin_engines()
 
     async def _serve(
@@ -271,13 +281,14 @@ class Core:
             try:
                 if self.in_flight > limits.requests:
                     raise errors.too_many_requests(limits.requests)
-                if request.version not in _VERSIONS:
+                if request.version not in VERSIONS:
                     raise errors.wrong_version()
                 if found is None:
                     raise errors.unknown_route()
                 route, named = found
                 if request.method not in route.methods:
                     raise errors.wrong_method(route.methods)
+                transfer_coding_is_known(request)
                 expects_continue(request)
                 tenant = generation.tenants.identify(request.headers)
                 record.tenant = tenant.id_hash
@@ -316,6 +327,12 @@ class Core:
             self.metrics.observe(record)
 
 
+def _looked_after(generation: Generation) -> list[ModelRuntime | Lookout]:
+    """The models, and what watches those upstreams to which IDs may go."""
+    models = generation.registry.models.values()
+    return [*{model.upstream.lookout for model in models if model.wants_ids}, *models]
+
+
 async def _answer(request: web.Request, error: ApiError) -> web.StreamResponse:
     response = error.response()
     if request.headers.get("Expect") and not request.content.is_eof():
@@ -332,22 +349,20 @@ async def _defer_expectation(_request: web.Request) -> None:
 
 
 async def _plain_head(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """aiohttp names itself in every reply; TokTier adds no header (`proxy.changes`). Nor does it speak HTTP/0.9 or 2.0
-    because a client said so.
-    """
-    if request.version not in _VERSIONS:
-        request._cache["version"] = HttpVersion11  # what its status line is written with
-    if response.headers.get("Server") == SERVER_SOFTWARE:
-        del response.headers["Server"]
+    plain_head(request, response)
 
 
 @web.middleware
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What aiohttp decides by itself (``OPTIONS *``), in OpenAI's shape."""
+    """What aiohttp decides by itself (``OPTIONS *``, a target without a path), in OpenAI's shape and with a line."""
     try:
         return await handler(request)
-    except web.HTTPException as error:
-        return errors.from_status(error.status).response()
+    except web.HTTPException as decided:
+        error = errors.from_status(decided.status)
+        record = RequestRecord(audit.request_id(request.headers.get("X-Request-Id")), route="none", error=error.code)
+        record.emit(error.status)
+        request.app[CORE].metrics.observe(record)
+        return error.response()
 
 
 def _closing(close: Callable[[], None]) -> Callable[[web.Application], Awaitable[None]]:
@@ -377,6 +392,7 @@ def create_app(settings: Settings, load: LoadTier | None = None) -> web.Applicat
             "handler_cancellation": True,
             "max_line_size": MAX_HEADER_BYTES,
             "max_field_size": MAX_HEADER_BYTES,
+            "max_headers": MAX_HEADERS,
         }
     )
     app[CORE] = core

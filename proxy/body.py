@@ -6,6 +6,8 @@ Invariants
 2. Nothing is read, and no "100 Continue" is sent, before the declared size and the encoding have passed.
 3. Over all requests, `Held` counts what is held; what would be too much is refused.
 4. A body that comes slower than `Pace` allows ends with 408, however steady its trickle is.
+5. A decoder gets its input in pieces of `PIECE` bytes, and so long as its time is not up: no coding can make the work
+   more than proportional to what comes in and goes out, nor slow without end.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -31,8 +35,8 @@ BOMB_FROM = 8 << 20
 """Below this size, in bytes, a high ratio is no harm."""
 BOMB_RATIO = 200
 """Above it, more output than this per input byte is no chat request."""
-JOINED = 2 << 20
-"""Bytes that are put together at once."""
+JOINED = 8 << 20
+"""Bytes that are put together at once: new memory takes a millisecond a megabyte on some machines."""
 MAX_MEMBERS = 10_000
 """Members of one gzip body. Tools that write many write 64 KiB or more into each; empty ones only cost time."""
 MAX_WINDOW = 8 << 20
@@ -93,12 +97,38 @@ class Broken(Exception):
     """The bytes are not what Content-Encoding says."""
 
 
-def _zlib(raw: bytes, wbits: int) -> Iterator[bytes]:
+class Slow(Exception):
+    """Decoding takes longer than it may."""
+
+
+class Coded:
+    """A coded body, which is handed out in pieces: what a decoder does not use of its input, it copies at every step.
+
+    ``due``: from this `time.monotonic` on nothing more is given, and `Slow` raised.
+    """
+
+    def __init__(self, raw: bytes, due: float = math.inf) -> None:
+        self.raw = raw
+        self._due = due
+        self._at = 0
+
+    def read(self, size: int = PIECE) -> bytes:
+        """The next bytes, at most ``size`` and `PIECE`; none at the end."""
+        if time.monotonic() >= self._due:
+            raise Slow
+        start = self._at
+        self._at = start + min(size, PIECE)
+        return self.raw[start : self._at]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.read, b"")
+
+
+def _zlib(coded: Coded, wbits: int) -> Iterator[bytes]:
     """Members one after the other (RFC 1952 allows several for gzip), each piece at most `PIECE` bytes."""
     decoder = zlib.decompressobj(wbits)
     members = 1
-    for start in range(0, len(raw), PIECE):
-        data = raw[start : start + PIECE]  # a small input: what a step leaves over is copied
+    for data in coded:
         while data:
             if decoder.eof:
                 members += 1
@@ -118,34 +148,37 @@ def _zlib(raw: bytes, wbits: int) -> Iterator[bytes]:
         yield piece
 
 
-def _gzip(raw: bytes) -> Iterator[bytes]:
-    return _zlib(raw, 31)
+def _gzip(coded: Coded) -> Iterator[bytes]:
+    return _zlib(coded, 31)
 
 
-def _deflate(raw: bytes) -> Iterator[bytes]:
+def _deflate(coded: Coded) -> Iterator[bytes]:
     # RFC 9110 says zlib format; some senders leave its header out. The header check tells the two apart.
+    raw = coded.raw
     headed = len(raw) >= 2 and raw[0] & 15 == 8 and (raw[0] << 8 | raw[1]) % 31 == 0
-    return _zlib(raw, 15 if headed else -15)
+    return _zlib(coded, 15 if headed else -15)
 
 
-def _zstd(raw: bytes) -> Iterator[bytes]:
+def _zstd(coded: Coded) -> Iterator[bytes]:
     try:
         # A frame that is cut short reads as an early end: what it held is then no complete JSON either.
-        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
-            io.BytesIO(raw), read_across_frames=True
-        )
+        decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+        reader = decoder.stream_reader(coded, read_across_frames=True)  # type: ignore[arg-type] # it has what is needed
         while piece := reader.read(PIECE):
             yield piece
     except zstandard.ZstdError:
         raise Broken from None
 
 
-def _brotli(raw: bytes) -> Iterator[bytes]:
+def _brotli(coded: Coded) -> Iterator[bytes]:
     decoder = brotli.Decompressor()
     try:
-        piece = decoder.process(raw, output_buffer_limit=PIECE)
-        yield piece
+        for data in coded:
+            yield decoder.process(data, output_buffer_limit=PIECE)  # fails for data after the end
+            while not decoder.can_accept_more_data() and not decoder.is_finished():
+                yield decoder.process(b"", output_buffer_limit=PIECE)
         while not decoder.is_finished():
+            # All input is taken; the decoder may still hold output.
             piece = decoder.process(b"", output_buffer_limit=PIECE)
             if not piece and not decoder.is_finished():
                 raise Broken
@@ -154,7 +187,7 @@ def _brotli(raw: bytes) -> Iterator[bytes]:
         raise Broken from None
 
 
-DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+DECODERS: dict[str, Callable[[Coded], Iterator[bytes]]] = {
     "gzip": _gzip,
     "x-gzip": _gzip,
     "deflate": _deflate,
@@ -163,12 +196,15 @@ DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
 }
 
 
-def decode(coding: str, raw: bytes, limit: int) -> bytes:
-    """``raw`` without its content coding. Raises `ApiError`: 400 when broken, 413 over ``limit`` bytes or as a bomb."""
+def decode(coding: str, raw: bytes, limit: int, within_s: float) -> bytes:
+    """``raw`` without its content coding.
+
+    Raises `ApiError`: 400 when broken, 408 after ``within_s`` seconds, 413 over ``limit`` bytes or as a bomb.
+    """
     pieces: list[bytes] = []
     size = 0
     try:
-        for piece in DECODERS[coding](raw):
+        for piece in DECODERS[coding](Coded(raw, time.monotonic() + within_s)):
             size += len(piece)
             if size > limit or (size > BOMB_FROM and size > BOMB_RATIO * len(raw)):
                 raise errors.too_large(limit)
@@ -177,6 +213,8 @@ def decode(coding: str, raw: bytes, limit: int) -> bytes:
         raise ApiError(
             400, "The body is not valid for its Content-Encoding.", code="invalid_content_encoding"
         ) from None
+    except Slow:
+        raise ApiError(408, "The body took too long to decode.", code="request_timeout") from None
     return b"".join(pieces)
 
 
@@ -190,20 +228,34 @@ def decoded_start(coding: str, raw: bytes, limit: int) -> bytes:
         return raw[:limit]
     out = bytearray()
     with contextlib.suppress(Broken):
-        for piece in decoder(raw):
+        for piece in decoder(Coded(raw)):
             out += piece
             if len(out) >= limit:
                 break
     return bytes(out[:limit])
 
 
+def _listed(request: web.BaseRequest, name: str) -> list[str]:
+    """The members of a header that is a list (RFC 9110, 5.6.1), in lower case."""
+    members = ",".join(request.headers.getall(name, [])).lower().split(",")
+    return [member for member in map(str.strip, members) if member]
+
+
+def transfer_coding_is_known(request: web.BaseRequest) -> None:
+    """Raises 501 where the body has another transfer coding than ``chunked``, which aiohttp would leave in it."""
+    if any(coding != "chunked" for coding in _listed(request, "Transfer-Encoding")):
+        raise ApiError(
+            501, "The only transfer coding that is known is chunked.", code="unsupported_transfer_coding", close=True
+        )
+
+
 def coding_of(request: web.BaseRequest) -> str | None:
     """The content coding to undo, None for none. Raises 415 for one that is not known."""
-    coding = ", ".join(request.headers.getall("Content-Encoding", [])).strip().lower()
-    if coding in ("", "identity"):
+    codings = [coding for coding in _listed(request, "Content-Encoding") if coding != "identity"]
+    if not codings:
         return None
-    if coding in DECODERS:
-        return coding
+    if len(codings) == 1 and codings[0] in DECODERS:
+        return codings[0]
     raise ApiError(
         415,
         "Content-Encoding must be gzip, deflate, zstd or br.",
@@ -226,8 +278,8 @@ Run = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
 """Runs work on so many bytes in a thread."""
 
 
-async def read(request: web.BaseRequest, limit: int, pace: Pace, share: Share, run: Run) -> bytes:
-    """The decoded body, at most ``limit`` bytes. Decoding is done by ``run``.
+async def read(request: web.BaseRequest, limit: int, pace: Pace, share: Share, run: Run, decode_s: float) -> bytes:
+    """The decoded body, at most ``limit`` bytes. Decoding is done by ``run`` and may take ``decode_s`` seconds.
 
     Raises `ApiError`: 400, 408, 413, 415, 429.
     """
@@ -244,15 +296,14 @@ async def read(request: web.BaseRequest, limit: int, pace: Pace, share: Share, r
     raw = await _raw(request, limit, pace, share)
     if coding is None:
         return raw
-    plain = await run(4 * len(raw), lambda: decode(coding, raw, limit))  # what JSON usually packs to
+    plain = await run(4 * len(raw), lambda: decode(coding, raw, limit, decode_s))  # what JSON usually packs to
     share.release()
     share.take(len(plain))
     return plain
 
 
 async def _joined(pieces: list[bytes], size: int) -> bytes:
-    """The pieces, ``size`` bytes together, as one. Others get their turn in between: new memory takes a millisecond a
-    megabyte on some machines."""
+    """The pieces, ``size`` bytes together, as one. Where they are many, others get their turn in between."""
     if size <= JOINED:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     whole = io.BytesIO(bytes(size))  # it is given out as it is, without a copy

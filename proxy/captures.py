@@ -6,11 +6,15 @@ Invariants
 2. No credential gets into a file: headers are never seen here, and of the body only the members in `RENDERED` are kept,
    which are what a prompt is made of.
 3. Files have mode 0600 in a folder of mode 0700, are whole or not there, and the oldest go where there are too many.
-4. A capture that fails is logged by the type of its error, and nothing else happens.
+4. No other file is touched: what goes is a regular file with a name as these have, and the folder is no link to another
+   one.
+5. A capture that fails is logged by the type of its error, and nothing else happens.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -46,8 +50,13 @@ RENDERED = frozenset(
         "add_special_tokens",
     }
 )
+_NAME = re.compile(r"\d{8}T\d{6}-\d{9}-[0-9a-f]{8}\.json")
 _SLICE = 1 << 16
 """Characters or IDs that are written at a time: larger ones would hold the interpreter from the event loop."""
+
+
+class LinkedFolder(OSError):
+    """The folder is a link to another one, which may be for something else."""
 
 
 class Captures:
@@ -62,6 +71,8 @@ class Captures:
         full = level == "full" and len(content.body) <= MAX_BODY_BYTES
         try:
             with self._lock:
+                if self._folder.is_symlink():
+                    raise LinkedFolder
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 name = self._write(_all(event, content) if full else _digests(event, content.body))
                 self._prune(name)
@@ -80,12 +91,14 @@ class Captures:
         return name
 
     def _prune(self, newest: str) -> None:
-        files = sorted(self._folder.glob("*.json"), reverse=True)  # names begin with the time
+        with os.scandir(self._folder) as entries:
+            files = [one for one in entries if _NAME.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
+        files.sort(key=lambda one: one.name, reverse=True)  # names begin with the time
         size = 0
         for number, file in enumerate(files):
-            size += file.stat().st_size
+            size += file.stat(follow_symlinks=False).st_size
             if (number >= self._max_files or size > self._max_bytes) and file.name != newest:
-                file.unlink(missing_ok=True)
+                (self._folder / file.name).unlink(missing_ok=True)
 
 
 def _digests(event: Mapping[str, Any], body: bytes) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -57,6 +57,12 @@ ID_PATHS: dict[str, tuple[str, ...]] = {
 CLIENT_ID_PATHS: tuple[tuple[str, ...], ...] = (*ID_PATHS.values(), ("prompt_token_ids_b64",))
 """ID fields that no client may set, on any route and for any engine: IDs can name control tokens."""
 
+
+MAX_SALT = 1024
+"""Characters of a client's own ``cache_salt``, as vLLM has it (from 0.29 on; from 0.31 most routes take only 128)."""
+
+_LOOK = 4 << 10
+"""Bytes of a member that are parsed a second time."""
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 """How aiohttp decodes bytes of a header that are not UTF-8. Its writer would lose them silently."""
@@ -99,20 +105,38 @@ def reply_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def client_ids(parsed: Parsed) -> str | None:
-    """Change 5: the path of an ID field that the client set, or None.
+    """Change 5: the path of an ID field that the client set, or None. Null is as good as absent.
 
-    Every occurrence of a repeated member is looked at: engines differ in which one counts.
+    Every occurrence of a repeated name is looked at: engines differ in which one counts.
     """
     names = {member.name for member in parsed.members}
     for path in CLIENT_ID_PATHS:
         if path[0] not in names:
             continue
+        values: Iterable[Any] = parsed.values_of(path[0]) if parsed.repeats else [parsed.outline[path[0]]]
         if len(path) == 1:
-            return path[0]
-        values = parsed.values_of(path[0]) if parsed.repeats else [parsed.outline[path[0]]]
-        if any(isinstance(value, dict) and path[1] in value for value in values):
+            found = any(value is not None for value in values)
+        else:
+            holders = [value for value in values if isinstance(value, dict) and path[1] in value]
+            found = any(value[path[1]] is not None for value in holders)
+            found = found or (bool(holders) and _says_twice(parsed, *path))
+        if found:
             return ".".join(path)
     return None
+
+
+def _says_twice(parsed: Parsed, name: str, key: str) -> bool:
+    """Whether a member ``name`` has ``key`` more than once, so that one null may hide another's value. True also where
+    the member is too long for a look."""
+    for member in parsed.members:
+        if member.name != name:
+            continue
+        if member.end - member.start > _LOOK:
+            return True
+        ((_, pairs),) = json.loads(b"{" + parsed.raw[member.start : member.end] + b"}", object_pairs_hook=list)
+        if isinstance(pairs, list) and sum(isinstance(one, tuple) and one[0] == key for one in pairs) > 1:
+            return True
+    return False
 
 
 def refuse_client_ids(parsed: Parsed) -> None:
@@ -133,8 +157,9 @@ def salt_for(tenants: Tenants, tenant: Tenant, body: Mapping[str, Any]) -> str:
     own = body.get("cache_salt")
     if own is None:
         return tenant.salt
-    if not isinstance(own, str) or not own:
-        raise ApiError(400, "cache_salt must be a non-empty string.", param="cache_salt", code="invalid_cache_salt")
+    if not isinstance(own, str) or not 0 < len(own) <= MAX_SALT:
+        what = f"cache_salt must be a string of 1 to {MAX_SALT} characters."
+        raise ApiError(400, what, param="cache_salt", code="invalid_cache_salt")
     return tenants.mixed_salt(tenant, own)
 
 

@@ -117,7 +117,9 @@ class Server(Section):
         "at least two, of their own. 0: one a core, at most 16",
     )
     prepare_timeout_s: Seconds = Field(
-        30.0, description="how long rendering and encoding a request may take; then it goes on as text"
+        30.0,
+        description="how long rendering and encoding a request may take; then it goes on as text. Also how long a "
+        "compressed body may take to be decoded; then 408",
     )
     stall_exit_s: float = Field(
         120.0,

@@ -40,8 +40,8 @@ CODES: Mapping[str, Code] = {
     "json_too_deep": Code(400, "The body nests deeper than `limits.json_depth`", Where.JSON),
     "json_too_many_values": Code(400, "The body has more values than `limits.json_values`", Where.JSON),
     "too_many_messages": Code(400, "There are more messages than `limits.messages`", Where.JSON),
-    "forbidden_field": Code(400, "The body has a field of token IDs, which only TokTier sets", Where.JSON),
-    "invalid_cache_salt": Code(400, "`cache_salt` is no string, or an empty one", Where.SALTED),
+    "forbidden_field": Code(400, "The body has a field of token IDs (not null), which only TokTier sets", Where.JSON),
+    "invalid_cache_salt": Code(400, "`cache_salt` is no string of 1 to 1,024 characters", Where.SALTED),
     "model_required": Code(400, "The request names no model, and there is no default for it", Where.JSON),
     "invalid_unicode": Code(400, "A lone surrogate in the body; `param` says where", Where.CHAT),
     "token_id_out_of_range": Code(400, "The body names a token ID that the model does not have", Where.CHAT),
@@ -51,7 +51,9 @@ CODES: Mapping[str, Code] = {
     "invalid_content_encoding": Code(400, "The body is not what its Content-Encoding says", Where.BODY),
     "invalid_transfer_coding": Code(400, "The body's chunks are broken", Where.BODY),
     "bad_request": Code(
-        400, "What was sent is no HTTP request, or its first line or a header is longer than 32 KiB", Where.NOWHERE
+        400,
+        "What was sent is no HTTP request, has a first line or a header longer than 32 KiB, or more than 128 headers",
+        Where.NOWHERE,
     ),
     "invalid_api_key": Code(401, 'No key, or an unknown one (`auth.mode = "keys"`)', Where.ROUTE),
     "not_found": Code(404, "No such path is served", Where.NOWHERE),
@@ -59,7 +61,8 @@ CODES: Mapping[str, Code] = {
     "method_not_allowed": Code(405, "The path takes other methods", Where.NOWHERE),
     "request_timeout": Code(
         408,
-        "The body stopped arriving (`server.read_timeout_s`), or came too slowly (`limits.body_bytes_per_s`)",
+        "The body stopped arriving (`server.read_timeout_s`), or came too slowly (`limits.body_bytes_per_s`), or took "
+        "longer than `server.prepare_timeout_s` to decode",
         Where.BODY,
     ),
     "header_timeout": Code(408, "The headers did not arrive within `limits.header_timeout_s`", Where.NOWHERE),
@@ -70,6 +73,7 @@ CODES: Mapping[str, Code] = {
     "workers_busy": Code(429, "As many requests wait for a thread as may (`limits.waiting`)", Where.BODY),
     "bodies_full": Code(429, "The bodies of requests in progress fill `limits.body_bytes`", Where.BODY),
     "internal_error": Code(500, "An error in TokTier; the log says which", Where.ANY),
+    "unsupported_transfer_coding": Code(501, "A Transfer-Encoding other than chunked", Where.ROUTE),
     "upstream_unreachable": Code(502, "No connection to the engine, or it closed before its reply", Where.ROUTE),
     "model_not_loaded": Code(
         503, 'The tokenizer is not loaded yet, and the model has `control_tokens = "reject"`', Where.CHAT

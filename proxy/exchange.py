@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
-from aiohttp import ClientResponse, web
+from aiohttp import ClientError, web
+from multidict import CIMultiDict
 
 from proxy import body, changes, errors, jsonspan
 from proxy.audit import Flag, RequestRecord
@@ -27,7 +28,7 @@ from proxy.relay import End, Relayed, relay
 from proxy.routes import Route
 from proxy.shadow import Shadow
 from proxy.tenants import Tenant, Tenants
-from proxy.upstream import Again, Attempts, Body, Upstream
+from proxy.upstream import Again, Attempts, Body, Reply, Sending, Upstream
 from toktier.errors import TakesLong
 from toktier.json_pieces import JsonLimits, TooDeep, TooManyValues
 from toktier.known import Source
@@ -57,6 +58,41 @@ class Generation:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class Early:
+    """A request that can be sent from within other work, which then goes on while the engine works."""
+
+    def __init__(
+        self, upstream: Upstream, sending: Sending, method: str, target: str, headers: CIMultiDict[str]
+    ) -> None:
+        self._upstream = upstream
+        self._sending: Sending | None = sending
+        self._method, self.target, self.headers = method, target, headers
+
+    def hand_over(self, body: Body) -> None:
+        """Sends it, or does not where that cannot be done now: `Exchange.send` does it then. Never raises for that."""
+        sending = self._sending
+        assert sending is not None
+        try:
+            self._upstream.begin(sending, self._method, self.target, self.headers, body)
+        except (ValueError, OSError, ClientError):
+            sending.close()
+            self._sending = None
+
+    def taken(self) -> Sending | None:
+        """The request, if it has begun; from now on its connection is the caller's."""
+        sending, self._sending = self._sending, None
+        if sending is not None and sending.begun_ns is None:
+            sending.give_back()
+            return None
+        return sending
+
+    def drop(self) -> None:
+        """Nobody waits for a reply; what was sent is taken back as far as possible. Does nothing after `taken`."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.give_back()
+
+
 @dataclass
 class Exchange:
     """A request, the reply under way, and the record of both."""
@@ -81,7 +117,9 @@ class Exchange:
         server, limits = self.generation.settings.server, self.generation.settings.limits
         pace = body.Pace(server.read_timeout_s, limits.body_bytes_per_s)
         with self.record.stage("read"):
-            raw = await body.read(self.request, server.max_body_bytes, pace, self.share, self.in_thread)
+            raw = await body.read(
+                self.request, server.max_body_bytes, pace, self.share, self.in_thread, server.prepare_timeout_s
+            )
         self.record.bytes_in = len(raw)
         return raw
 
@@ -118,23 +156,25 @@ class Exchange:
         return parsed, ingest.source(parsed)
 
     async def _parse(self, ingest: Ingest) -> jsonspan.Parsed:
-        size, turn = len(ingest.raw), self.lanes.turn
-        parsed = None
-        if not turn.over:
-            with suppress(TakesLong), turn.work():
-                parsed = ingest.beside(INLINE_S) if size <= BESIDE_BYTES else None
+        size = len(ingest.raw)
+        if size <= (BESIDE_BYTES if ingest.is_likely else INLINE_BYTES) and await self.turn():
+            with suppress(TakesLong), self.lanes.turn.work():
+                parsed = ingest.beside(INLINE_S)
                 if parsed is None and size <= INLINE_BYTES:
                     parsed = ingest.whole(INLINE_S)
-        if parsed is not None:
-            self.quick = True
-            return parsed
+                if parsed is not None:
+                    self.quick = True
+                    return parsed
         return await self.in_thread(size, lambda: ingest.beside() or ingest.whole())
+
+    async def turn(self, *, begun: bool = False) -> bool:
+        """Waits for a turn of the event loop, as `Turn.mine` does."""
+        return await self.lanes.turn.mine(self.generation.settings.limits.waiting, begun=begun)
 
     async def work(self, size: int, what: Callable[[], _T]) -> _T:
         """``what()``, which takes time by the ``size`` of a body in bytes: in a thread unless that is small."""
-        turn = self.lanes.turn
-        if self.quick and size <= INLINE_BYTES and not turn.over:
-            with turn.work():
+        if self.quick and size <= INLINE_BYTES:
+            with self.lanes.turn.work():
                 return what()
         return await self.in_thread(size, what)
 
@@ -167,28 +207,44 @@ class Exchange:
         salt = changes.salt_for(self.generation.tenants, self.tenant, parsed.outline)
         return {"cache_salt"}, [("cache_salt", [b'"' + salt.encode() + b'"'])]
 
-    async def send(
-        self, upstream: Upstream, raw: Body | None, path: str | None = None, again: Again | None = None
-    ) -> ClientResponse:
-        """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply.
+    async def early(self, upstream: Upstream) -> Early | None:
+        """A way to send the request at once, from within other work; None where no connection is free for that."""
+        sending = await upstream.idle()
+        return None if sending is None else Early(upstream, sending, self.request.method, *self._head(upstream))
 
-        ``again``: as for `Upstream.send`.
-        """
-        record, request = self.record, self.request
-        record.upstream = upstream.name
+    def _head(self, upstream: Upstream, path: str | None = None) -> tuple[str, CIMultiDict[str]]:
+        """What is asked for, and with which headers."""
+        request = self.request
         passthrough = self.generation.settings.auth.mode == "passthrough"
         headers = changes.request_headers(
             request.headers,
             passthrough=passthrough,
             credential=self.tenant.credential if passthrough else upstream.credential,
-            request_id=record.request_id,
+            request_id=self.record.request_id,
         )
         query = request.rel_url.raw_query_string
-        target = (path or request.rel_url.raw_path) + (f"?{query}" if query else "")
+        return (path or request.rel_url.raw_path) + (f"?{query}" if query else ""), headers
+
+    async def send(
+        self,
+        upstream: Upstream,
+        raw: Body | None,
+        path: str | None = None,
+        again: Again | None = None,
+        early: Early | None = None,
+    ) -> Reply:
+        """Send ``raw`` to ``path`` (else the request's own) with the client's query. The caller closes the reply.
+
+        ``again``: as for `Upstream.send`. ``early``: where ``raw`` may have been handed over already.
+        """
+        record = self.record
+        record.upstream = upstream.name
+        target, headers = self._head(upstream, path) if early is None else (early.target, early.headers)
+        begun = None if early is None else early.taken()
         attempts = Attempts()
-        start = time.perf_counter_ns()
+        start = time.perf_counter_ns() if begun is None or begun.begun_ns is None else begun.begun_ns
         try:
-            reply = await upstream.send(request.method, target, headers, raw, attempts, again)
+            reply = await upstream.send(self.request.method, target, headers, raw, attempts, again, begun)
         except ApiError as error:
             record.flags.add(Flag.UPSTREAM_TIMEOUT if error.status == 504 else Flag.UPSTREAM_UNREACHABLE)
             if record.stream:
@@ -203,9 +259,7 @@ class Exchange:
         record.upstream_status = reply.status
         return reply
 
-    async def relay(
-        self, upstream: Upstream, reply: ClientResponse, *, done: bool, read: bytes = b""
-    ) -> web.StreamResponse:
+    async def relay(self, upstream: Upstream, reply: Reply, *, done: bool, read: bytes = b"") -> web.StreamResponse:
         """Relay the reply and note what became of it. Closes it."""
         relayed, record = self.relayed, self.record
         try:
@@ -228,7 +282,7 @@ class Exchange:
                 record.flags.add(Flag.INCOMPLETE_STREAM)
             if relayed.error and reply.status == 200:
                 record.flags.add(Flag.ERROR_UNDER_200)
-            if relayed.upstream_broke:
+            if relayed.upstream_broke and not relayed.upstream_silent:
                 upstream.on_failure()
             if relayed.prompt_tokens is not None:
                 record.usage(relayed.prompt_tokens)

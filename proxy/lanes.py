@@ -2,7 +2,8 @@
 
 Invariants
 1. Work on a body of `LONG_BYTES` or more never takes a thread of the short lane, nor a place in its queue.
-2. In each lane no more work waits for a thread than the caller allows; further work is refused, with 429.
+2. In each lane no more work waits for a thread than the caller allows; further work is refused, with 429. So much may
+   wait for a turn of the event loop, too; what comes beyond that is for a thread.
 3. Work that waits when its request is cancelled is never done. (`proxy.workers` has what becomes of work that hangs.)
 
 The long lane has fewer threads where there are many: what they do in Python they do in turn, and every one of them that
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -31,29 +33,68 @@ _T = TypeVar("_T")
 
 
 class Turn:
-    """The event loop's present turn: many small requests in one would keep it as long as a large one does."""
+    """The event loop's present turn: many small requests in one would keep it as long as a large one does.
+
+    What comes when it is over waits for another one, and is not given to a thread: it is nearly all work for the
+    interpreter, of which there is one, and a thread that has it makes the loop wait.
+    """
 
     def __init__(self) -> None:
         self._spent = 0.0
+        self._due = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def over(self) -> bool:
-        """Whether what comes now is for a thread."""
+        """Whether what comes now has to wait."""
         return self._spent >= TURN_S
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def mine(self, most_waiting: int, *, begun: bool = False) -> bool:
+        """Waits until the caller may work: who comes first is the first, but for those that have ``begun``. False, at
+        once, where more than ``most_waiting`` would wait.
+        """
+        if not self._waiting and not self.over:
+            return True
+        if len(self._waiting) >= most_waiting:
+            return False
+        place = asyncio.get_running_loop().create_future()
+        if begun:
+            self._waiting.appendleft(place)
+        else:
+            self._waiting.append(place)
+        self._end_soon()
+        await place
+        return True
 
     @contextmanager
     def work(self) -> Iterator[None]:
         """Around work that is done on the loop."""
-        if not self._spent:
-            asyncio.get_running_loop().call_soon(self._next)  # runs in the next turn
+        self._end_soon()
         start = time.perf_counter()
         try:
             yield
         finally:
             self._spent += time.perf_counter() - start
 
+    def _end_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._next)  # runs in the next turn
+
     def _next(self) -> None:
+        """Another turn begins. One of those that wait goes on in it, whoever else comes."""
+        self._due = False
         self._spent = 0.0
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.cancelled():
+                place.set_result(None)
+                self._end_soon()
+                break
 
 
 class _Lane(Workers):
@@ -91,8 +132,8 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that wait for a thread, in both lanes."""
-        return self.short.waiting + self._long.waiting
+        """Pieces of work that wait for a thread, in both lanes, or for a turn of the loop."""
+        return self.short.waiting + self._long.waiting + self.turn.waiting
 
     @property
     def stuck(self) -> int:

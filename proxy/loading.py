@@ -20,6 +20,7 @@ from toktier import files as sources
 from toktier.chunks import GpuPath
 from toktier.engines.fastokens import FastokensEngine
 from toktier.errors import TokTierError
+from toktier.heap import give_back
 from toktier.parity import Comparison, Outcome, Parity
 from toktier.profiles import base
 from toktier.profiles.sglang import SglangProfile
@@ -134,6 +135,7 @@ def _set_aside() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    give_back()
 
 
 def _read(model: Model) -> sources.TokenizerFiles:

@@ -26,6 +26,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import orjson
 import structlog
 
 from proxy.audit import SCHEMA
@@ -37,6 +38,11 @@ _LONGEST_STRING = 300
 _LONGEST_LIST = 32
 _FRAMES = 8
 _RETRY_S = 0.2
+_GATHER_S = 0.05
+"""How long lines are gathered before they are written. The thread does not wait for the queue meanwhile: to wake it up
+takes whoever puts a line longer than all else about the line."""
+_BATCH = 256
+"""Lines that are written together; where as many wait already nothing is gathered."""
 
 Event = MutableMapping[str, Any]
 
@@ -46,7 +52,8 @@ class Writer:
 
     def __init__(self, file: LogFile, queue_lines: int) -> None:
         self._file = file
-        self._queue: queue.Queue[bytes | None] = queue.Queue(queue_lines)
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._most = queue_lines
         self._dropped = 0
         self._told = 0
         self._told_problem: str | None = None
@@ -62,16 +69,15 @@ class Writer:
 
     def put(self, line: bytes) -> None:
         """Queues a line (without its newline). Never blocks, never raises."""
-        try:
-            self._queue.put_nowait(line)
-        except queue.Full:
+        if self._queue.qsize() < self._most:  # threads that ask at the same time may be one over it, each
+            self._queue.put(line)
+        else:
             self._drop(1)
 
     def close(self, timeout: float = 5.0) -> None:
         """Writes what is queued, as far as that is possible within ``timeout`` seconds, and stops the thread."""
         self._closing.set()
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)  # wakes it
+        self._queue.put(None)  # wakes it
         self._thread.join(timeout)
 
     def _drop(self, count: int) -> None:
@@ -89,8 +95,10 @@ class Writer:
 
     def _take(self) -> list[bytes]:
         batch = [self._queue.get()]
+        if self._queue.qsize() < _BATCH:
+            self._closing.wait(_GATHER_S)
         with contextlib.suppress(queue.Empty):
-            while len(batch) < 256:
+            while len(batch) < _BATCH:
                 batch.append(self._queue.get_nowait())
         return [line for line in batch if line is not None]
 
@@ -156,13 +164,15 @@ def configure(settings: Log, stream: int = 1) -> Logs:
         _current.close()
     _current = logs = Logs(settings, stream)
 
-    def filter_level(_: Any, method: str, event: Event) -> Event:
+    def line(_: Any, method: str, event: Event) -> bytes:
         if LEVELS.get(method, 20) < logs.level:
             raise structlog.DropEvent
-        return event
+        for step in (add_level, _stamp, exception_to_location, plain):
+            event = step(_, method, event)
+        return render(_, method, event)
 
     structlog.configure(
-        processors=[filter_level, add_level, _stamp, exception_to_location, plain, render],
+        processors=[line],
         wrapper_class=structlog.BoundLogger,
         logger_factory=lambda *args: _Sink(logs.writer, *args),
         cache_logger_on_first_use=False,
@@ -217,9 +227,17 @@ def add_level(_: Any, method: str, event: Event) -> Event:
     return event
 
 
+_second = (0, "")
+"""The last second that was written out."""
+
+
 def _stamp(_: Any, __: str, event: Event) -> Event:
+    global _second
     now = time.time()
-    event["ts"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
+    second, text = _second
+    if second != int(now):
+        second, text = _second = int(now), time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+    event["ts"] = f"{text}.{int(now % 1 * 1e6):06d}Z"
     event["schema"] = SCHEMA
     return event
 
@@ -255,14 +273,18 @@ def _short(filename: str) -> str:
 
 def plain(_: Any, __: str, event: Event) -> Event:
     """Every value short and plain; anything else becomes its type and size."""
-    return {key: _plain(value) for key, value in event.items()}
+    return {key: value if type(value) in _SCALARS else _plain(value) for key, value in event.items()}
+
+
+_SCALARS = frozenset({type(None), bool, int})
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    if value is None or isinstance(value, bool):
+    kind = type(value)
+    if kind in _SCALARS or (kind is str and len(value) <= _LONGEST_STRING):
         return value
     if isinstance(value, Enum):
-        return _plain(value.value, depth)
+        return _plain(value._value_, depth)
     if isinstance(value, int):
         return value
     if isinstance(value, float):
@@ -289,4 +311,8 @@ _FIRST = ("ts", "level", "schema", "event")
 def render(_: Any, __: str, event: Event) -> bytes:
     """One line of ASCII JSON without its newline; time, level, schema and event first."""
     ordered = {key: event[key] for key in _FIRST if key in event} | dict(event)
+    with contextlib.suppress(orjson.JSONEncodeError):  # a lone surrogate, an integer beyond 64 bits
+        line = orjson.dumps(ordered)
+        if line.isascii():
+            return line
     return json.dumps(ordered, separators=(",", ":"), allow_nan=False).encode("ascii")

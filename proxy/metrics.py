@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -28,6 +29,21 @@ OTHER_PATH = "other"
 # Stages from 10 us (a match) to minutes (the first byte of a long prefill).
 _SECONDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _LAG = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+_ACCEPT = 1024
+"""Characters of an Accept header that are looked at."""
+
+
+def openmetrics(accept: str | None) -> bool:
+    """Whether an Accept header names OpenMetrics, in a version that is served. Anything else gets Prometheus's text."""
+    for named in (accept or "")[:_ACCEPT].lower().split(","):
+        kind, *parameters = (part.strip() for part in named.split(";"))
+        versions = [part.removeprefix("version=") for part in parameters if part.startswith("version=")]
+        if kind == "application/openmetrics-text" and versions in ([], ["1.0.0"]):
+            return True
+    return False
 
 
 class Metrics:
@@ -115,13 +131,13 @@ class Metrics:
         self.flags = Counter("toktier_flag", "Unusual events of requests", ["flag"], registry=registry)
         self.in_flight = Gauge("toktier_in_flight", "Requests being served", registry=registry)
         self._connections = Gauge("toktier_connections", "Client connections", registry=registry)
-        self._waiting = Gauge("toktier_waiting", "Requests that wait for a worker thread", registry=registry)
+        self._waiting = Gauge("toktier_waiting", "Requests that wait for a thread or their turn", registry=registry)
         self._body_bytes = Gauge("toktier_body_bytes", "Bytes of request bodies that are held", registry=registry)
         self.loop_lag = Histogram(
             "toktier_event_loop_lag_seconds", "How late the event loop runs its timers", buckets=_LAG, registry=registry
         )
-        for stage in STAGES:
-            self.stages.labels(stage)
+        self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
+        self._bound: dict[tuple[object, ...], Any] = {}
         for flag in Flag:
             self.flags.labels(flag.value)
 
@@ -129,28 +145,38 @@ class Metrics:
         """Counts a finished request. Call once, after the record's status is set."""
         model = record.model or NO_MODEL
         path = record.path.value if record.path is not None else OTHER_PATH
-        self.requests.labels(model, path, str(record.status) if record.status is not None else "none").inc()
+        of = self._of
+        of(self.requests, model, path, str(record.status) if record.status is not None else "none").inc()
         if record.bypass is not None:
-            self.bypasses.labels(model, record.bypass.value).inc()
+            of(self.bypasses, model, record.bypass.value).inc()
         if record.full is not None:
-            self.full_encodes.labels(model, record.full.value).inc()
+            of(self.full_encodes, model, record.full.value).inc()
         if record.encoded is not None:
-            self.encoded.labels(model, record.encoded.value).inc()
+            of(self.encoded, model, record.encoded.value).inc()
         if record.full_render is not None:
-            self.full_renders.labels(model, record.full_render.value).inc()
+            of(self.full_renders, model, record.full_render.value).inc()
+        stages = self._stages
         for stage, microseconds in record.stages_us.items():
-            self.stages.labels(stage).observe(microseconds / 1e6)
+            stages[stage].observe(microseconds / 1e6)
         if "ttfb" in record.stages_us and record.upstream is not None:
-            self.ttfb.labels(record.upstream).observe(record.stages_us["ttfb"] / 1e6)
-        self.served.labels(model).inc(record.served_chars or 0)
-        self.scanned.labels(model).inc(record.scanned_chars or 0)
-        self.tokens.labels(model).inc(record.tokens or 0)
+            of(self.ttfb, record.upstream).observe(record.stages_us["ttfb"] / 1e6)
+        of(self.served, model).inc(record.served_chars or 0)
+        of(self.scanned, model).inc(record.scanned_chars or 0)
+        of(self.tokens, model).inc(record.tokens or 0)
         if record.error is not None:
             self.refusal(record.error)
         if record.prompt_tokens_equal is False:
             self.mismatches.labels(model).inc()
         for flag in record.flags:
             self.flags.labels(flag.value).inc()
+
+    def _of(self, metric: Any, *labels: str) -> Any:
+        """`metric.labels`, without its lock and its checks where they were asked for before."""
+        key = (metric, *labels)
+        child = self._bound.get(key)
+        if child is None:
+            child = self._bound[key] = metric.labels(*labels)
+        return child
 
     def refusal(self, code: str) -> None:
         """Counts an error that TokTier itself answered with, by its code."""
@@ -181,8 +207,8 @@ class Metrics:
         self.registry.register(_Live(sessions, upstreams, tuple(upstream_states), numbers))
 
     def exposition(self, accept: str | None = None) -> tuple[bytes, str]:
-        """The text for ``GET /metrics`` and its content type, as the client's Accept header prefers."""
-        encode, content_type = choose_encoder(accept or "")
+        """The text for ``GET /metrics`` and its content type, as the client's Accept header names it."""
+        encode, content_type = choose_encoder(_OPENMETRICS if openmetrics(accept) else "")
         return encode(self.registry), content_type
 
     async def sample_loop_lag(self, interval_s: float = 0.1) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from proxy import config
+from proxy.beginnings import Beginnings
 from proxy.marks import Marks
 from proxy.upstream import Upstream
 from toktier.reasons import Bypass
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("toktier.registry")
 
+FORGIVEN_S = 60.0
+"""What a doubt says of an upstream that has served undoubted for so long since: nothing."""
 REFUSALS_IN_A_ROW = 3
 """So many 400s about the ID field, one after the other, and the model goes to text mode until it is probed again."""
 
@@ -56,6 +60,7 @@ class Tier(Protocol):
         *,
         wait: bool = True,
         source: Source | None = None,
+        ready: Callable[[list[bytes]], None] | None = None,
     ) -> Prepared: ...
 
 
@@ -131,7 +136,8 @@ class ModelRuntime:
         self.recheck = asyncio.Event()
         """Set to have the probe run again soon."""
         self.doubts = 0
-        """Times in a row that doubt ended state OK; the next probe waits longer."""
+        """Times in a row that doubt ended state OK, each within `FORGIVEN_S`; the next probe waits longer."""
+        self._ok_since = 0.0
         self.replaced = False
         """Whether another process may listen at the upstream than the one that was probed last: before the next probe
         the model's files are read again."""
@@ -139,6 +145,7 @@ class ModelRuntime:
         """How often the upstream was found to take our IDs: what was asked under another count is about the past."""
         self.marks = Marks()
         """Of the process that was probed last."""
+        self.beginnings = Beginnings()
         self._refusals = 0
         if settings.mode == "text":
             self.set_text(Bypass.TEXT_MODE_CONFIGURED)
@@ -157,6 +164,11 @@ class ModelRuntime:
         return self.settings.served_name or self.name
 
     @property
+    def settled(self) -> bool:
+        """Whether nothing is gained by making it anew from the same settings."""
+        return self.state is State.OK or not self.wants_ids
+
+    @property
     def wants_ids(self) -> bool:
         """Whether the configuration lets this model be repaired at all."""
         return self.settings.mode == "auto" and self.settings.tokenizer is not None
@@ -171,6 +183,7 @@ class ModelRuntime:
         self.marks = marks or Marks()
         if self.state is not State.OK:
             self.trusts += 1
+            self._ok_since = time.monotonic()
             _log.info("model_state", model=self.name, upstream=self.upstream.name, state="ok")
         self.state, self.reason, self.detail = State.OK, None, None
         self._refusals = 0
@@ -194,9 +207,14 @@ class ModelRuntime:
         if not self.wants_ids or self.reason is Bypass.TOKENIZER_UNAVAILABLE:
             return
         if self.state is State.OK:
-            self.doubts += 1
+            self._doubted()
             self.set_unprobed(detail)
         self.recheck.set()
+
+    def _doubted(self) -> None:
+        if time.monotonic() - self._ok_since > FORGIVEN_S:
+            self.doubts = 0
+        self.doubts += 1
 
     def suspect(self, detail: str) -> None:
         """Another process may listen at the upstream from now on."""
@@ -222,7 +240,7 @@ class ModelRuntime:
         """The upstream answered 400 about the IDs."""
         self._refusals += 1
         if self._refusals >= REFUSALS_IN_A_ROW and self.state is State.OK:
-            self.doubts += 1
+            self._doubted()
             self.set_text(Bypass.UPSTREAM_REFUSED_IDS, f"{self._refusals} refusals in a row")
             self.recheck.set()
 
@@ -239,32 +257,53 @@ class ModelRuntime:
 
 
 class Registry:
-    """All upstreams and models of one configuration. Immutable but for the models' states."""
+    """All upstreams and models of one configuration. Immutable but for the models' states.
 
-    def __init__(self, settings: config.Settings) -> None:
-        """Inside a running event loop. Raises OSError when an upstream's key file cannot be read."""
-        self.upstreams = {name: Upstream(name, upstream) for name, upstream in settings.upstreams.items()}
+    A registry and the one that follows it may have upstreams and models in common (`Registry.__init__`).
+    """
+
+    def __init__(self, settings: config.Settings, before: Registry | None = None) -> None:
+        """Inside a running event loop. Raises OSError when an upstream's key file cannot be read.
+
+        What ``before`` has and ``settings`` say again is taken over: upstreams with their connections, and on these
+        the models that are settled, in their state.
+        """
+        self.upstreams: dict[str, Upstream] = {}
         self.models: dict[str, ModelRuntime] = {}
+        self._served: dict[Upstream, list[ModelRuntime]] = {}
+        """By upstream, the models that hear of what befalls it: of all registries that have it in common."""
+        for name, upstream in settings.upstreams.items():
+            old = None if before is None else before.upstreams.get(name)
+            if before is not None and old is not None and old.serves(upstream):
+                self.upstreams[name], self._served[old] = old, before._served[old]
+            else:
+                self.upstreams[name] = self._new_upstream(name, upstream)
         self.default = self.upstreams.get(settings.default_upstream or "")
         self._by_name: dict[str, ModelRuntime] = {}
         for name, model in settings.models.items():
-            runtime = ModelRuntime(name, model, self.upstreams[model.upstream])
+            runtime = None if before is None else before.models.get(name)
+            at = self.upstreams[model.upstream]
+            if runtime is None or runtime.upstream is not at or runtime.settings != model or not runtime.settled:
+                runtime = ModelRuntime(name, model, at)
+                self._served[at].append(runtime)
             self.models[name] = runtime
             for alias in (name, *model.aliases):
                 self._by_name[alias] = runtime
-        for upstream in self.upstreams.values():
-            upstream.on_failure = self._for_models(upstream, ModelRuntime.doubt, "a connection to the upstream failed")
-            upstream.lookout.on_gone = self._for_models(
-                upstream, ModelRuntime.suspect, "the upstream ended the connection that watches it"
-            )
+        self._longest = max(map(len, self._by_name), default=0)
 
     def find(self, name: object) -> ModelRuntime | None:
         """The model that a client named, or None."""
-        return self._by_name.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str) or len(name) > self._longest:  # to hash 60 MB takes longer than a request may
+            return None
+        return self._by_name.get(name)
 
-    async def close(self) -> None:
-        """Close every upstream connection."""
-        await asyncio.gather(*(upstream.close() for upstream in self.upstreams.values()))
+    async def close(self, living: Collection[Registry] = ()) -> None:
+        """Close every upstream connection, but for upstreams that ``living`` registries have too."""
+        upstreams = {upstream for one in living for upstream in one.upstreams.values()}
+        models = {model for one in living for model in one.models.values()}
+        for served in self._served.values():
+            served[:] = [model for model in served if model in models]
+        await asyncio.gather(*(one.close() for one in self.upstreams.values() if one not in upstreams))
 
     def states(self) -> dict[str, str]:
         """Each upstream's state for the metrics: ok when all its models are, else the first that is not."""
@@ -275,12 +314,17 @@ class Registry:
                 out[name] = runtime.state.value
         return out
 
-    def _for_models(
-        self, upstream: Upstream, tell: Callable[[ModelRuntime, str], None], detail: str
-    ) -> Callable[[], None]:
-        def told() -> None:
-            for runtime in self.models.values():
-                if runtime.upstream is upstream:
+    def _new_upstream(self, name: str, settings: config.Upstream) -> Upstream:
+        upstream = Upstream(name, settings)
+        served = self._served[upstream] = []
+
+        def for_models(tell: Callable[[ModelRuntime, str], None], detail: str) -> Callable[[], None]:
+            def told() -> None:
+                for runtime in served:
                     tell(runtime, detail)
 
-        return told
+            return told
+
+        upstream.on_failure = for_models(ModelRuntime.doubt, "a connection to the upstream failed")
+        upstream.lookout.on_gone = for_models(ModelRuntime.suspect, "the upstream ended the connection that watches it")
+        return upstream

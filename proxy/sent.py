@@ -22,12 +22,14 @@ class Content:
 
     __slots__ = ("_room", "body", "ids", "nbytes", "texts")
 
-    def __init__(self, body: bytes, texts: Sequence[str], ids: Ids, room: Room | None = None) -> None:
-        """``texts``: the text in pieces."""
+    def __init__(self, body: bytes, texts: Sequence[str], ids: Ids, text_bytes: int | None = None) -> None:
+        """``texts``: the text in pieces; ``text_bytes``: what these hold, where that is known."""
         self.body, self.texts, self.ids = body, texts, ids
-        self.nbytes = len(body) + sum(map(sys.getsizeof, texts)) + ids.nbytes
+        if text_bytes is None:
+            text_bytes = sum(map(sys.getsizeof, texts))
+        self.nbytes = len(body) + text_bytes + ids.nbytes
         """About what it holds."""
-        self._room = room
+        self._room: Room | None = None
 
     @property
     def text(self) -> str:
@@ -51,9 +53,9 @@ class Room:
         self.used = 0
         self._lock = RLock()  # `Content.__del__` may run anywhere, in `keep` too
 
-    def keep(self, body: bytes, texts: Sequence[str], ids: Ids) -> Content | None:
-        """The content, if there is room for it."""
-        content = Content(body, texts, ids)
+    def keep(self, body: bytes, texts: Sequence[str], ids: Ids, text_bytes: int | None = None) -> Content | None:
+        """The content, if there is room for it. The arguments are `Content`'s."""
+        content = Content(body, texts, ids, text_bytes)
         with self._lock:
             if self.used + content.nbytes > self.nbytes:
                 return None

@@ -32,6 +32,7 @@ from proxy.config_checks import warnings
 from proxy.errors import draining
 from proxy.routes import Kind
 from proxy.server import Runner, allow_open_files
+from proxy.site import Site
 from proxy.tenants import KeyFileError
 from proxy.watchdog import watched
 from proxy.workers import Workers
@@ -177,14 +178,7 @@ class Server:
         await runner.setup()
         try:
             self._tls = tls_context(settings)
-            site = web.TCPSite(
-                runner,
-                settings.server.host,
-                settings.server.port,
-                ssl_context=self._tls,
-                backlog=1024,
-                reuse_address=True,
-            )
+            site = Site(runner, settings.server.host, settings.server.port, self._tls)
             try:
                 await site.start()
             except OSError as error:

@@ -6,25 +6,35 @@ Invariants
 2. A connection that is turned away is answered and closed, without a look at what it sends any more.
 3. From its opening, and from the first byte of each later request, a connection has ``header_timeout_s`` to send a
    whole head. (`proxy.body` limits the body, aiohttp's keep-alive time-out the time between requests.)
+4. A connection ends with the task that answers on it, however that ends: no timer would end it later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http import SERVER_SOFTWARE, HttpVersion10, HttpVersion11, RawRequestMessage
+from aiohttp.web_protocol import ERROR, RequestHandler
+from yarl import URL
 
 from proxy import errors
 from proxy.config import Limits
 from proxy.errors import ApiError
 
 _log = structlog.get_logger("toktier.server")
+
+VERSIONS = (HttpVersion10, HttpVersion11)
+"""What TokTier speaks."""
+MAX_HEADER_BYTES = 32 << 10
+"""Longest request line or header; agents put whole turns' metadata into one."""
+MAX_HEADERS = 128
+"""Headers of one request."""
 
 LINGER_S = 1.0
 """How long a connection that is turned away may take to read why. Closed at once, it would be reset where it sends."""
@@ -53,6 +63,8 @@ class Door:
         self.limits = limits
         self.refused = refused
         self.connections = 0
+        self.handshakes = 0
+        """Connections whose TLS handshake is not over: `proxy.site` counts them, and ``connections`` does not."""
         self.lingering = 0
         self._noted: dict[str, int] = {}
 
@@ -84,6 +96,14 @@ class _Protocol(RequestHandler):
         self._began = False
         """Whether a byte of a head has come that is not whole yet."""
         self._late: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        try:
+            await super().start()
+        except Exception as error:
+            _log.warning("server_error", status=None, error=type(error).__name__)
+        finally:
+            self.force_close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -182,6 +202,59 @@ def _raw(error: ApiError) -> bytes:
     return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
 
 
+def plain_head(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """aiohttp names itself in every reply; TokTier adds no header (`proxy.changes`). Nor does it speak HTTP/0.9 or 2.0
+    because a client said so.
+    """
+    if request.version not in VERSIONS:
+        request._cache["version"] = HttpVersion11  # what its status line is written with
+    if response.headers.get("Server") == SERVER_SOFTWARE:
+        del response.headers["Server"]
+
+
+class _Unreadable(web.BaseRequest):
+    """Stands for what no request can be made of. ``error`` says why, None where aiohttp's own answer to it does."""
+
+    ATTRS = web.BaseRequest.ATTRS | {"error"}
+    error: Exception | None = None
+
+    async def refused(self) -> web.StreamResponse:
+        return self.protocol.handle_error(self, 400, self.error)
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        plain_head(self, response)
+
+
+_Make = Callable[..., web.BaseRequest]
+_Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _guarded(make: _Make) -> _Make:
+    """aiohttp makes requests where nothing catches what that raises, a host that is no name (`http://xn--a/`) say."""
+
+    def request(message: RawRequestMessage, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        error = None
+        if message is ERROR:
+            message = message._replace(version=HttpVersion11)
+        else:
+            try:
+                return make(message, payload, protocol, writer, task)
+            except ValueError as wrong:
+                error = wrong.with_traceback(None)  # or it would hold the frames
+        made = _Unreadable(message._replace(url=URL("/")), payload, protocol, writer, task, protocol._loop)
+        made.error = error
+        return made
+
+    return request
+
+
+def _refusing(handle: _Handle) -> _Handle:
+    def answer(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        return request.refused() if isinstance(request, _Unreadable) else handle(request)
+
+    return answer
+
+
 class _Server(web.Server):
     door: Door
 
@@ -194,16 +267,16 @@ class Runner(web.AppRunner):
 
     def __init__(self, app: web.Application, **options: Any) -> None:
         super().__init__(app, access_log=None, **options)
-        self._door = app[DOOR]
+        self.door = app[DOOR]
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         server = _Server(
-            made.request_handler,
-            request_factory=made.request_factory,
+            _refusing(made.request_handler),
+            request_factory=_guarded(made.request_factory),
             handler_cancellation=made.handler_cancellation,
             loop=made._loop,
             **made._kwargs,
         )
-        server.door = self._door
+        server.door = self.door
         return server

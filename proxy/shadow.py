@@ -144,7 +144,7 @@ class Shadow:
                 versions=loaded.versions,
                 certificate=loaded.certificate,
                 setup=setup,
-                content=self._room.keep(parsed.raw, made.texts, made.ids),
+                content=self._room.keep(parsed.raw, made.texts, made.ids, made.text_bytes),
                 question=self._parity.question(model, parsed, made.ids, request_id, rate, made.traits),
                 by_gpu=made.by_gpu,
             )

@@ -86,6 +86,8 @@ def _why(one: dict[str, Any]) -> str:
 
 def _reads(loop: dict[str, Any]) -> list[str]:
     lines = [f"{word} {', '.join(loop['reads'][kind])}" for kind, word in _DEPENDS.items() if kind in loop["reads"]]
+    if loop["looks_up"]:
+        lines.append(f"searches lists for {', '.join(loop['looks_up'])}")
     if loop["carried"]:
         lines.append(f"carries {', '.join(loop['carried'])}")
     if loop["written"]:

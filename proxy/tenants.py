@@ -139,6 +139,8 @@ class Tenants:
                 raise KeyFileError("auth.key_file is not set")
             digests = parse_key_file(auth.key_file)
             self._names = {self._lookup(digest): name for digest, name in digests.items()}
+        self._everybody = self._tenant(b"", None, None)
+        """With mode ``none``."""
 
     def reloaded(self, auth: Auth) -> Tenants:
         """New settings or a changed key file, same HMAC key: known tenants keep their ids and salts."""
@@ -153,7 +155,7 @@ class Tenants:
         Raises `AuthError` with mode ``keys``, for a missing or unknown one.
         """
         if self._auth.mode == "none":
-            return self._tenant(b"", None, None)
+            return self._everybody
         credentials, authorization = _credentials(headers)
         if self._auth.mode == "passthrough":
             return self._tenant(_identity(credentials, headers.getall("Cookie", [])), None, authorization)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from proxy.api.chat import HINTS
-from proxy.changes import CLIENT_ID_PATHS
+from proxy.changes import CLIENT_ID_PATHS, MAX_SALT
 from proxy.error_codes import CODES, IN_STREAM, Where
 from proxy.errors import INVALID_REQUEST, OVERLOADED, UPSTREAM_ERROR
 from proxy.routes import ROUTES, Kind, Route
@@ -151,11 +151,17 @@ def _body(route: Route) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     forbidden: dict[str, Any] = {}
     for path in CLIENT_ID_PATHS:
-        # An object may be there as long as it has no IDs in it; a field of IDs may not be there at all.
-        within = {"not": {"type": "object", "required": [path[1]]}} if len(path) > 1 else False
-        forbidden[path[0]] = within
+        # An object may be there as long as it has no IDs in it; a field of IDs may only be null.
+        null: dict[str, Any] = {"type": "null"}
+        some = {"type": "object", "required": [*path[1:]], "properties": {name: {"not": null} for name in path[1:]}}
+        forbidden[path[0]] = {"not": some} if len(path) > 1 else null
     model = {"type": ["string", "null"], "description": "A configured name; may be left out where there is a default"}
-    salt = {"type": ["string", "null"], "minLength": 1, "description": "Mixed with the tenant's; never used alone"}
+    salt = {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": MAX_SALT,
+        "description": "Mixed with the tenant's; never used alone",
+    }
     stream = {"type": ["boolean", "null"], "description": "Whether the reply is a stream of events: the engine's own"}
     own = {"model": model, "stream": stream, **forbidden}
     request = {"type": "object", "properties": own, "additionalProperties": True}

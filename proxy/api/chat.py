@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -21,15 +20,15 @@ from proxy.api.checks import refuse_ids_out_of_range, refuse_surrogates
 from proxy.api.refusal import STATUSES, refused
 from proxy.audit import Flag
 from proxy.errors import ApiError
-from proxy.exchange import Exchange, Member
+from proxy.exchange import Early, Exchange, Member
 from proxy.jsonspan import Parsed
 from proxy.registry import ModelRuntime, State
 from proxy.relay import End
 from proxy.sent import Sent
 from proxy.shadow import Shadow
-from proxy.upstream import Body
+from proxy.upstream import Body, Reply, Upstream
 from toktier.errors import TakesLong, Unrenderable
-from toktier.reasons import Bypass
+from toktier.reasons import Bypass, Cause
 from toktier.tier import SessionBusy
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ async def chat(exchange: Exchange) -> web.StreamResponse:
     return await _finish(exchange, model, reply, start, sent)
 
 
-async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientResponse, bytes, Sent | None]:
+async def _sent(exchange: Exchange) -> tuple[ModelRuntime, Reply, bytes, Sent | None]:
     """The model, its reply, what was read of that, and the IDs that it answers (None: it answers text).
 
     Whatever is held of the body goes with this call, but for what `proxy.sent` has room for.
@@ -74,8 +73,8 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, aiohttp.ClientRespons
 
     repaired = await _repair(exchange, model, parsed, source, hint, remove, add)
     if repaired is not None:
-        with_ids, sent = repaired
-        reply = await exchange.send(model.upstream, with_ids, again=text_again)
+        with_ids, sent, early = repaired
+        reply = await exchange.send(model.upstream, with_ids, again=text_again, early=early)
         if record.bypass is not None:
             return model, reply, b"", None
         try:
@@ -130,8 +129,8 @@ async def _repair(
     hint: str | None,
     remove: Collection[str],
     add: list[Member],
-) -> tuple[Body, Sent | None] | None:
-    """The body with IDs; None, with the reason on record, when it must go as text."""
+) -> tuple[Body, Sent | None, Early | None] | None:
+    """The body with IDs, which may be on its way already; None, with the reason on record, when it must go as text."""
     record = exchange.record
     if parsed.repeats:
         record.bypassed(Bypass.DUPLICATE_KEYS)
@@ -145,7 +144,7 @@ async def _repair(
     tenant = exchange.tenant.id_hash
     work = _Work(model, tenant, parsed, source, remove, add, hint, exchange.shadow, record.request_id)
     try:
-        prepared, body = await _prepare(exchange, work, parsed)
+        prepared = await _prepare(exchange, work, parsed)
     except Unrenderable as reason:
         record.bypassed(reason.bypass, reason.detail or None)
         return None
@@ -159,27 +158,38 @@ async def _repair(
         record.bypassed(Bypass.INTERNAL_ERROR)
         return None
     record.take(prepared)
+    if prepared.cause is Cause.NONE and model.beginnings.differs(prepared.session, prepared.continued):
+        record.cause = Cause.TEMPLATE_VS_MODEL
     if model.state is not State.OK:  # it was doubted meanwhile
         record.bypassed(model.reason or Bypass.UPSTREAM_UNPROBED, model.detail)
+        work.drop()
         return None
     record.versions = dict(model.versions)
     record.add_stage("serialise", work.serialise_ns)
-    return body, work.sent
+    assert work.body is not None
+    return work.body, work.sent, work.early
 
 
-async def _prepare(exchange: Exchange, work: _Work, parsed: Parsed) -> tuple[Prepared, Body]:
-    """What `_Work.run` gives. Raises what it raises, and `Unrenderable` when it takes too long."""
+async def _prepare(exchange: Exchange, work: _Work, parsed: Parsed) -> Prepared:
+    """What `_Work.run` gives. Raises what it raises, and `Unrenderable` when it takes too long.
+
+    On the event loop's own thread the request goes out as soon as its IDs are there: what is done then for the session,
+    for a check and for the log is done while the engine works.
+    """
     server = exchange.generation.settings.server
     size = len(parsed.raw)
     if exchange.lanes.full(size):
         raise Unrenderable(Bypass.PREPARE_TIMEOUT, "too many threads are stuck")
-    turn = exchange.lanes.turn
-    if exchange.quick and parsed.read < server.inline_below_bytes and not turn.over and work.begun:
+    if exchange.quick and parsed.read < server.inline_below_bytes and work.begun and await exchange.turn(begun=True):
+        work.early = await exchange.early(work.upstream)
         try:
-            with turn.work():
+            with exchange.lanes.turn.work():
                 return work.run(wait=False)
         except (SessionBusy, TakesLong):
-            pass  # a thread may wait, the event loop may not
+            work.drop()  # a thread may wait, the event loop may not
+        except BaseException:
+            work.drop()
+            raise
     try:
         return await exchange.in_thread(size, work.run, server.prepare_timeout_s)
     except TimeoutError:
@@ -207,6 +217,10 @@ class _Work:
         self._source = source
         self._remove, self._add = remove, add
         self._shadow, self._request_id = shadow, request_id
+        self.body: Body | None = None
+        """The body that carries the IDs."""
+        self.early: Early | None = None
+        """How it is sent before `run` is done."""
         self.sent: Sent | None = None
         self.serialise_ns = 0
 
@@ -215,22 +229,49 @@ class _Work:
         """Whether the event loop's thread can do it as quickly as any."""
         return self._model.loaded is not None and self._model.loaded.begun
 
-    def run(self, wait: bool = True) -> tuple[Prepared, Body]:
-        """The tier's answer, and the body that carries it. Raises what `ModelTier.prepare` raises."""
+    @property
+    def upstream(self) -> Upstream:
+        return self._model.upstream
+
+    def run(self, wait: bool = True) -> Prepared:
+        """The tier's answer; `body` is there then. Raises what `ModelTier.prepare` raises."""
         loaded = self._model.loaded
         assert loaded is not None
-        prepared = loaded.tier.prepare(self._tenant, self._parsed.outline, self._hint, wait=wait, source=self._source)
-        start = time.perf_counter_ns()
-        name, value = changes.id_member(self._model.upstream.settings.token_field, prepared.json())
-        # A client may send the field as null, which means absent.
-        body = self._parsed.pieces({*self._remove, name}, [*self._add, (name, value)])
-        self.serialise_ns = time.perf_counter_ns() - start
+        prepared = loaded.tier.prepare(
+            self._tenant,
+            self._parsed.outline,
+            self._hint,
+            wait=wait,
+            source=self._source,
+            ready=None if self.early is None else self._send,
+        )
+        if self.body is None:
+            self._write(prepared.json())
         self.sent = self._shadow.prepared(self._model, loaded, self._parsed, prepared, self._request_id)
-        return prepared, body
+        return prepared
+
+    def drop(self) -> None:
+        """What was sent is not to be answered."""
+        self.body = None
+        if self.early is not None:
+            self.early.drop()
+            self.early = None
+
+    def _send(self, ids: list[bytes]) -> None:
+        assert self.early is not None
+        self.early.hand_over(self._write(ids))
+
+    def _write(self, ids: list[bytes]) -> Body:
+        start = time.perf_counter_ns()
+        name, value = changes.id_member(self._model.upstream.settings.token_field, ids)
+        # A client may send the field as null, which means absent.
+        self.body = self._parsed.pieces({*self._remove, name}, [*self._add, (name, value)])
+        self.serialise_ns = time.perf_counter_ns() - start
+        return self.body
 
 
 async def _finish(
-    exchange: Exchange, model: ModelRuntime, reply: aiohttp.ClientResponse, start: bytes, sent: Sent | None
+    exchange: Exchange, model: ModelRuntime, reply: Reply, start: bytes, sent: Sent | None
 ) -> web.StreamResponse:
     """Relay the reply. ``sent``: the IDs that it answers; None where it answers text."""
     response = await exchange.relay(model.upstream, reply, done=True, read=start)
@@ -241,4 +282,5 @@ async def _finish(
             model.counted(record.prompt_tokens_equal)
         if known:  # another engine's word says nothing about these IDs
             exchange.shadow.answered(model, sent, record.usage_prompt_tokens)
+            model.beginnings.note(sent.session, exchange.relayed.began)
     return response

@@ -14,6 +14,9 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED_ESCAPE = re.compile(rb"\\u00(?:5[cC]|75|3\d|[46][1-6])")
 """A character of an escape, itself escaped: the JSON in a tool call's ``arguments`` is read a second time."""
 
+ID_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
+"""Members that list token IDs. vLLM 0.32 refuses those beyond the vocabulary in all three (``sampling_params.py``)."""
+
 
 def refuse_surrogates(parsed: Parsed) -> None:
     """400 for a lone surrogate anywhere in the body: no tokenizer can encode it.
@@ -41,11 +44,11 @@ def _may_hold_surrogate(raw: bytes) -> bool:
 
 
 def refuse_ids_out_of_range(body: Mapping[str, Any], vocab_size: int) -> None:
-    """400 for a token ID in ``stop_token_ids``, ``allowed_token_ids`` or ``logit_bias`` that the model does not have.
+    """400 for a token ID in one of `ID_LISTS` or in ``logit_bias`` that the model does not have.
 
     What is no integer is left to the engine.
     """
-    for name in ("stop_token_ids", "allowed_token_ids"):
+    for name in ID_LISTS:
         value = body.get(name)
         if isinstance(value, list) and any(type(i) is int and not 0 <= i < vocab_size for i in value):
             raise _out_of_range(name, vocab_size)

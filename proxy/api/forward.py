@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from aiohttp import ClientResponse, web
+from aiohttp import web
 
 from proxy import errors
 from proxy.exchange import Exchange
 from proxy.routes import Kind
-from proxy.upstream import Body, Upstream
+from proxy.upstream import Body, Reply, Upstream
 
 _WITH_DONE = frozenset({"/v1/completions", "/v1/chat/completions/batch"})
 """Routes whose event streams end in ``[DONE]``."""
@@ -22,7 +22,7 @@ async def forward(exchange: Exchange, named: str | None) -> web.StreamResponse:
     return await exchange.relay(upstream, reply, done=exchange.route.pattern in _WITH_DONE)
 
 
-async def _sent(exchange: Exchange, named: str | None) -> tuple[Upstream, ClientResponse]:
+async def _sent(exchange: Exchange, named: str | None) -> tuple[Upstream, Reply]:
     """The upstream and its reply. Whatever is held of the body goes with this call."""
     route = exchange.route
     if route.bypass is not None:

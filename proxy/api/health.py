@@ -9,8 +9,8 @@ from aiohttp import web
 
 from proxy.exchange import Generation
 from proxy.gpu import Gpus
-from proxy.metrics import Metrics
 from proxy.registry import State
+from proxy.scrapes import Scrapes
 from toktier.quarantine import Quarantine
 from toktier.reasons import BYPASS_HELP
 
@@ -69,9 +69,9 @@ def ready(generation: Generation, quarantine: Quarantine, gpus: Gpus) -> web.Res
     return _json(200 if reachable or not models else 503, body)
 
 
-def metrics(registry: Metrics, accept: str | None) -> web.Response:
+async def metrics(scrapes: Scrapes, accept: str | None) -> web.Response:
     """The Prometheus text."""
-    body, content_type = registry.exposition(accept)
+    body, content_type = await scrapes.text(accept)
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

@@ -11,6 +11,7 @@ import aiohttp
 
 from proxy import changes
 from proxy.body import decoded_start
+from proxy.wire import Reply
 
 STATUSES = (400, 422)
 _READ = 64 << 10
@@ -25,7 +26,7 @@ class Refused:
     start: bytes
 
 
-async def refused(reply: aiohttp.ClientResponse, token_field: str) -> Refused | None:
+async def refused(reply: Reply, token_field: str) -> Refused | None:
     """None for a reply that is no client error; else what its body says about ``token_field``'s IDs."""
     if reply.status not in STATUSES:
         return None

@@ -32,7 +32,6 @@ DATA = Path(os.environ.get("TOKTIER_TEST_DATA", Path(__file__).resolve().parents
 
 ELSEWHERE = {
     ("J04", "joiner"): "each engine's joiner is compared with the engine's own code in tests/differential",
-    ("D05", "audit_cause"): "replies are not kept (changes.md, 9), so what the model wrote is not told from an edit",
 }
 
 
@@ -116,14 +115,14 @@ def thinking_model(folder: Path) -> Path:
 
 
 def longer_tail(bodies: list[dict[str, Any]]) -> None:
-    """J13's tail, long enough for a chunk of its own before the text's open end (`toktier.chunks.SEAL_MIN`).
+    """J13's tail, long enough for chunks of its own (`toktier.chunks.TARGET`).
 
     As given, 63 characters follow the tail's first useful cut. They are encoded again (`Check.tail_encoded_again`).
     """
     for body in bodies:
         for message in body["messages"]:
             if message["content"] == "q2":
-                message["content"] = " ".join(f"Question {n}?" for n in range(50))
+                message["content"] = " ".join(f"Question {n}?" for n in range(500))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -173,6 +172,7 @@ async def run(
     framings = ("chunked", "close") if name == "P08" else ("chunked",)
     for framing in framings:
         up = FakeUpstream(tokenize=reference.ids, framing=framing, idle_close_s=None if idle is None else idle * SCALE)
+        up.reply_text = source.get("upstream_reply_text", "")  # what the model wrote is else not the case
         async with (
             up,
             running(settings_for(up.url, state, **changes), load_qwen3) as proxy,

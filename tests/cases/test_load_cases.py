@@ -1,8 +1,9 @@
 """The given cases of kind ``load``, each against a proxy process of its own.
 
 Their inputs are as given. What would take minutes is scaled: numbers of requests and clients, and with them the memory
-that sessions may take. Nothing is asserted that other work on the machine could change, so F01 asks for how long the
-process itself can have held its loop (`tools.bench.lag_proxy`), and F05 for a whole report, not for its numbers.
+that sessions may take (`TOKTIER_CASES_SCALE=1` plays them as given: minutes, and 6 GiB). Nothing is asserted that other
+work on the machine could change, so F01 asks for how long the process itself can have held its loop
+(`tools.bench.lag_proxy`), and F05 for a whole report, not for its numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.xdist_group("reference"), pytest.mark.slow]
 
 QUIET = {"rate": 0, "first": 0, "parity_rate": 0}
 """No checks beside: what they take is not the case's."""
-SCALE = 1 / 32
+SCALE = float(os.environ.get("TOKTIER_CASES_SCALE", 1 / 32))
 BUDGET = 512 << 20
 """What a proxy's sessions may take that is to stay below 1 GiB, with a tokenizer of 150,000 entries in it."""
 
@@ -144,7 +145,7 @@ async def test_a_long_prompt_does_not_hold_the_streams(
         async with asyncio.TaskGroup() as group:
             for number in range(source["streams"]):
                 group.create_task(stream(number))
-            while len(chunks) < 5 * source["streams"]:  # all of them are under way
+            while up.scripts or len(chunks) < 5 * source["streams"]:  # all of them are under way
                 await asyncio.sleep(0.01)
             begun = time.monotonic()
             async with http.post(proxy.url + CHAT, json=long) as reply:
@@ -164,17 +165,18 @@ async def test_a_long_prompt_does_not_hold_the_streams(
 async def test_what_the_proxy_adds_is_reported(
     case: dict[str, Any], reference: Reference, tmp_path: Path, record_property: Any
 ) -> None:
-    """Of the four processes there are two here. Clients take turns at them: a miss costs a full encode, no more."""
+    """Of the four processes there are two here, unless played as given. Clients take turns at them: a miss costs a
+    full encode, no more."""
     source, wants = case["input"], case["expected"]["assert"]
     assert wants.keys() == {"reports"}
     assert source["compare"] == ["direct", "proxy 1 worker", "proxy 4 workers"]
-    clients = int(source["clients"] * SCALE * 2)
+    clients = int(source["clients"] * min(SCALE * 2, 1))
     body = expand({**source["body"], "stream": source["stream"]})
     got: list[Received] = []
     reports = {}
     async with Engine(reference.ids, delay_s=0.01, received=got.append) as engine, AsyncExitStack() as stack:
         proxies: list[Served] = []
-        for workers in (0, 1, 2):
+        for workers in (0, 1, 4 if SCALE == 1 else 2):
             while len(proxies) < workers:
                 one = Served(proxy_for(engine), folder=tmp_path / str(len(proxies)))
                 proxies.append(await stack.enter_async_context(one))
@@ -206,7 +208,7 @@ async def timed(url: str, body: dict[str, Any]) -> list[float]:
             assert reply.status == 200
             async for _ in reply.content.iter_any():
                 times.append(time.monotonic())
-    assert len(times) > 2
+    assert len(times) > 1  # all in one piece where clients are too slow to keep up
     return times
 
 

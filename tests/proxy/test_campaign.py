@@ -116,7 +116,7 @@ def test_refused_and_unusable(tmp_path: Path) -> None:
 def test_planted_faults_are_caught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PLANTS", 1)
     result = campaign(folder, "--plant", "--jobs", "1", "--json")
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.stdout
     told = json.loads(result.stdout)
     assert told["result"] == "all caught"
     assert {fault["kind"]: fault["caught"] for fault in told["plants"]}.items() >= {

@@ -62,6 +62,44 @@ def test_number_and_size_are_bounded_and_the_newest_stay(tmp_path: Path) -> None
     )
 
 
+def test_no_file_of_anything_else_goes(tmp_path: Path) -> None:
+    folder = Captures(tmp_path, max_files=1)
+    first = keep(folder, "digests")
+    assert first is not None
+    stamp = first[:-14]
+    others = [
+        "000.json",
+        "settings.json",
+        first + ".json",
+        f"{stamp}-0123ABCD.json",
+        f"{stamp}-01234567.jsonl",
+        "." + first,
+    ]
+    for name in others:
+        (tmp_path / name).write_text("precious" * 10_000)
+    (tmp_path / "00000000T000000-000000000-00000000.json").mkdir()
+    target = tmp_path / "00000000T000000-000000000-00000001.json"
+    target.symlink_to(tmp_path / "nowhere")
+    with capture_logs() as lines:
+        last = keep(folder, "digests")
+    assert lines == []
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {*others, last, target.name, "00000000T000000-000000000-00000000.json"}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path, there: bool) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if there:
+        elsewhere.mkdir()
+    (tmp_path / "captures").symlink_to(elsewhere)
+    with capture_logs() as lines:
+        assert keep(Captures(tmp_path / "captures")) is None
+    assert [(line["event"], line["error"]) for line in lines] == [("capture_failed", "LinkedFolder")]
+    assert elsewhere.exists() is there
+    assert not there or list(elsewhere.iterdir()) == []
+
+
 def test_what_cannot_be_kept_is_told_by_type(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with capture_logs() as lines:

@@ -76,7 +76,14 @@ def test_reply_headers() -> None:
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        (b'{"input_ids":null}', "input_ids"),
+        (b'{"input_ids":[1]}', "input_ids"),
+        (b'{"input_ids":null,"prompt_token_ids":null,"prompt_token_ids_b64":null}', None),
+        (b'{"kv_transfer_params":{"prompt_token_ids":null},"nvext":{"token_data":null}}', None),
+        (b'{"input_ids":null,"input_ids":[1],"input_ids":null}', "input_ids"),
+        (b'{"nvext":{"token_data":null},"nvext":{"token_data":0}}', "nvext.token_data"),
+        (b'{"nvext":{"token_data":[1],"token_d\\u0061ta":null}}', "nvext.token_data"),
+        (b'{"nvext":{"a":{"token_data":[1]},"token_data":null}}', None),
+        (b'{"nvext":{"a":"' + b"x" * 5000 + b'","token_data":null}}', "nvext.token_data"),
         (b'{"prompt_token_ids":[]}', "prompt_token_ids"),
         (b'{"kv_transfer_params":{"prompt_token_ids":[1]}}', "kv_transfer_params.prompt_token_ids"),
         (b'{"nvext":{"token_data":[1]}}', "nvext.token_data"),

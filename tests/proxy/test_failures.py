@@ -90,6 +90,10 @@ class Raw:
         self._call()
         return self._raw.encode(text)
 
+    def encode_bytes(self, text: str) -> Any:
+        self._call()
+        return self._raw.encode_bytes(text)
+
     def encode_batch(self, texts: Sequence[str]) -> Any:
         self._call()
         return self._raw.encode_batch(texts)
@@ -149,28 +153,36 @@ async def test_a_window_engine_that_fails_costs_nothing_but_time(
     assert raw.calls > 6
 
 
-@pytest.mark.parametrize("place", [FlatIds, Leaves], ids=["around", "within"])
+@pytest.mark.parametrize(("place", "also"), [(FlatIds, "end_with"), (Leaves, "add")], ids=["around", "within"])
 @pytest.mark.parametrize("error", [MemoryError, PanicException])
 async def test_memory_that_runs_out_in_a_splice_makes_no_wrong_id(
-    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], place: Any
+    tmp_path: Path,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    place: Any,
+    also: str,
 ) -> None:
     """A rope that may be half changed is nobody's: the request goes as text, the next one begins anew."""
     # The second is called when the IDs are in place and the characters are not.
-    done = place.put
     calls = 0
 
-    def failing(*given: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls % 7 == 0:
-            raise error
-        return done(*given)
+    def failing(done: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*given: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 7 == 0:
+                raise error
+            return done(*given)
+
+        return fail
 
     async with (
         FakeUpstream(tokenize=reference.ids) as up,
         running(settings_for(up.url, tmp_path), loader(Raw(lambda _: None))) as proxy,
     ):
-        monkeypatch.setattr(place, "put", failing)
+        for name in ("put", also):
+            monkeypatch.setattr(place, name, failing(getattr(place, name)))
         await conversation(proxy, up, reference, rewritten(12))
         lines = await proxy.logged(24)
     assert {line["bypass"] for line in lines} == {None, "internal_error"}
@@ -272,14 +284,15 @@ async def health(stage: Stage) -> int:
 
 async def test_small_requests_do_not_wait_for_busy_threads(tmp_path: Path) -> None:
     async with staged(tmp_path, server={"worker_threads": 1, "inline_below_bytes": 4096}) as stage:
-        stage.tier.delay_s = 0.4
+        gate = stage.tier.gate = threading.Event()
         large = {"model": "m", "messages": [{"role": "user", "content": "x" * 8000}]}
         long = [asyncio.create_task(stage.post(large)) for _ in range(4)]
-        await asyncio.sleep(0.1)
-        stage.tier.delay_s = 0.0
+        await stage.holds(1)  # in the one thread there is
+        stage.tier.gate = None
         assert (await stage.post({"model": "m", "messages": [{"role": "user", "content": "hi"}]}))[0] == 200
         assert (await health(stage)) == 200
-        assert not all(task.done() for task in long)
+        assert stage.tier.held == 1
+        gate.set()
         assert [status for status, _ in await asyncio.gather(*long)] == [200] * 4
         assert stage.proxy.core.generation.registry.models["m"].state is State.OK
         assert all("kv_transfer_params" in seen.json for seen in stage.up.chats)

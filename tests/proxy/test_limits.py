@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -165,19 +166,18 @@ async def test_requests_being_served_are_limited(tmp_path: Path) -> None:
 async def test_work_that_waits_is_limited_and_short_work_does_not_wait_for_long(tmp_path: Path) -> None:
     server = {"worker_threads": 1, "inline_below_bytes": 0}
     async with staged(tmp_path, server=server, limits={"waiting": 1}) as stage:
-        stage.tier.delay_s = 0.5
+        gate = stage.tier.gate = threading.Event()
         long = [asyncio.create_task(stage.post(sized(200_000)))]
-        async with asyncio.timeout(10):
-            while not any(tenant != "toktier-probe" for tenant, _ in stage.tier.calls):
-                await asyncio.sleep(0.005)
+        await stage.holds(1)
         long.append(asyncio.create_task(stage.post(sized(200_000))))  # waits for the one thread of long work
         async with asyncio.timeout(10):
             while stage.proxy.core.lanes.waiting < 1:
                 await asyncio.sleep(0.005)
         assert (await busy(stage, sized(200_000)))["code"] == "workers_busy"
-        stage.tier.delay_s = 0
+        stage.tier.gate = None
         await served(stage)  # in a thread of its own
-        assert not long[0].done()
+        assert stage.tier.held == 1
+        gate.set()
         assert [status for status, _ in await asyncio.gather(*long)] == [200, 200]
         assert (await stage.post(sized(200_000)))[0] == 200
         assert stage.proxy.core.lanes.waiting == 0
@@ -186,9 +186,9 @@ async def test_work_that_waits_is_limited_and_short_work_does_not_wait_for_long(
 async def test_a_client_that_leaves_the_queue_makes_room(tmp_path: Path) -> None:
     server = {"worker_threads": 1}
     async with staged(tmp_path, server=server, limits={"waiting": 1}) as stage:
-        stage.tier.delay_s = 0.4
+        gate = stage.tier.gate = threading.Event()
         first = asyncio.create_task(stage.post(sized(200_000)))
-        await asyncio.sleep(0.1)
+        await stage.holds(1)
         calls = len(stage.tier.calls)
         second = asyncio.create_task(stage.post(sized(200_000)))
         async with asyncio.timeout(10):
@@ -198,6 +198,7 @@ async def test_a_client_that_leaves_the_queue_makes_room(tmp_path: Path) -> None
         async with asyncio.timeout(10):
             while stage.proxy.core.lanes.waiting:
                 await asyncio.sleep(0.005)
+        gate.set()
         assert (await first)[0] == 200
         assert len(stage.tier.calls) == calls, "what the client left is not done"
 

@@ -30,6 +30,7 @@ from toktier.parity import Outcome
 from toktier.reasons import Bypass, FullEncode
 from toktier.reasons import Path as Path_
 from toktier.sessions import SessionStore
+from toktier.shortcuts import Shortcuts
 from toktier.tier import ModelTier
 
 STORE = SessionStore(1 << 20)
@@ -154,6 +155,22 @@ def test_a_tokenizer_that_transformers_reads_alike_is_served(tmp_path: Path) -> 
         plain, special = (got.tier.prepare("t", BODY | {"add_special_tokens": flag}).ids for flag in (False, True))
         assert special.tolist() == [422, *plain]
         assert (line["log_level"], line["outcome"], line["from_cache"]) == ("info", "equal", from_cache)
+
+
+@pytest.mark.usefixtures("bare")
+def test_ways_of_encoding_are_measured_at_each_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "transformers_version", lambda: None)
+    found = [Shortcuts(100, 5_000, measured=True), Shortcuts(300, 9_000, measured=True)]
+    left = iter(found)
+    monkeypatch.setattr(tokenizer, "measure", lambda _: next(left))
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}")
+    model = Model(upstream="e", tokenizer=str(write(tmp_path / "model", small_spec())), chat_template=template)
+    for one in found:
+        got, _ = load(model, tmp_path / "cache")
+        assert isinstance(got, Loaded)
+        assert isinstance(got.tier, ModelTier)
+        assert got.tier._encoder.shortcuts is one
 
 
 @pytest.mark.usefixtures("bare")

@@ -146,7 +146,7 @@ async def test_its_end_leaves_no_connection(peer: Peer) -> None:
     assert await watched.lookout.ready()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not peer.writers[0].is_closing():
             await asyncio.sleep(0.005)
     assert watched.gone == 0

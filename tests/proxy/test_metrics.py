@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import time
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.audit import STAGES, Flag, RequestRecord
-from proxy.metrics import Metrics
-from toktier.reasons import Bypass, FullEncode, Path
+from proxy.metrics import Metrics, openmetrics
+from toktier.reasons import Bypass, FullEncode, FullRender, Path
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -67,6 +68,16 @@ def test_a_bypass_a_mismatch_and_flags() -> None:
     assert value(metrics, "toktier_flag_total", flag="incomplete_stream") == 0
 
 
+def test_renders_in_full_are_counted_by_their_reason() -> None:
+    metrics = Metrics()
+    for reason in (None, FullRender.NOTHING_KEPT, *FullRender):
+        metrics.observe(record(model="m", path=Path.APPEND, full_render=reason))
+    found = {
+        reason: value(metrics, "toktier_full_render_total", model="m", reason=reason.value) for reason in FullRender
+    }
+    assert found == {reason: 1 + (reason is FullRender.NOTHING_KEPT) for reason in FullRender}
+
+
 def test_clients_cannot_make_labels() -> None:
     metrics = Metrics()
     metrics.observe(record(status=404))
@@ -113,6 +124,32 @@ def test_exposition_follows_the_accept_header() -> None:
     text, content_type = metrics.exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (None, False),
+        ("", False),
+        ("*/*", False),
+        ("application/openmetrics-text", True),
+        ("Application/OpenMetrics-Text;charset=utf-8; version=1.0.0;q=0.6", True),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
+        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.5", True),
+        ("application/openmetrics-text; version=abc", False),
+        ("application/openmetrics-text; version=", False),
+        ("application/openmetrics-text; version=99999999", False),
+        ("text/plain; version=abc", False),
+        ("text/plain; version=1.0.0; escaping=x", False),
+        (";;=,;,version=,", False),
+        ("," * 30_000 + "application/openmetrics-text", False),
+    ],
+)
+def test_any_accept_header_gets_one_of_two_forms(accept: str | None, wanted: bool) -> None:
+    text, content_type = Metrics().exposition(accept)
+    assert openmetrics(accept) is wanted
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0" if wanted else "text/plain;")
+    assert text.endswith(b"# EOF\n") is wanted
 
 
 async def test_loop_lag_is_measured() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy import probe, registry
 from proxy.registry import State
 from tests.support.fake_tier import FakeTier, ids_of
 from tests.support.fake_upstream import FakeUpstream
@@ -175,6 +176,77 @@ async def test_a_stream_that_breaks_off_is_a_doubt(tmp_path: Path) -> None:
         await stage.proxy.settled(State.OK)
         again = [s.target for s in stage.up.seen[asked + 1 :]]
         assert "/tokenize" in again
+
+
+SILENCE: list[list[dict[str, Any]]] = [
+    [{"sleep_ms": 60_000}],
+    [{"send": "data: {}\n\n"}, {"sleep_ms": 60_000}],
+]
+
+
+@pytest.mark.parametrize("script", SILENCE)
+async def test_silence_on_one_connection_is_no_doubt(tmp_path: Path, script: list[dict[str, Any]]) -> None:
+    """Else one tenant's slow requests would have all models of the engine served as text."""
+    async with staged(tmp_path, upstream={"read_timeout_s": 0.2}) as stage:
+        model = stage.proxy.core.generation.registry.models["m"]
+        for _ in range(3):
+            stage.up.scripts.append(script)
+            await stage.post({**BODY, "stream": True})
+            assert (model.state, model.doubts, model.recheck.is_set()) == (State.OK, 0, False)
+            await stage.post(BODY)
+        line = (await stage.proxy.logged(6))[0]
+        assert line["flags"], "the request itself had no whole reply"
+        assert ["kv_transfer_params" in seen.json for seen in stage.up.chats] == [True] * 6
+        assert not [e for e in stage.proxy.events if e["event"] == "model_state" and e["state"] == "unprobed"][1:]
+
+
+async def test_an_engine_that_is_silent_to_everyone_is_noticed_by_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "WATCH_S", 0.05)
+    monkeypatch.setattr(probe, "QUICK_S", 0.2)
+
+    class Mute(FakeUpstream):
+        mute = False
+
+        async def _request(self, *arguments: Any) -> bool:
+            if self.mute:
+                await asyncio.sleep(60)
+            return await super()._request(*arguments)
+
+    up = Mute(tokenize=ids_of)
+    async with staged(tmp_path, up) as stage:
+        up.mute = True
+        await stage.proxy.settled(State.UNPROBED)
+        up.mute = False
+        await stage.proxy.settled(State.OK)
+
+
+async def test_a_doubt_is_forgiven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has served undoubted for a while is not restored ever more slowly for what was before."""
+    async with staged(tmp_path) as stage:
+        model = stage.proxy.core.generation.registry.models["m"]
+        for forgiven_s, doubts in ((60.0, [1, 2, 3]), (-1.0, [1, 1])):
+            monkeypatch.setattr(registry, "FORGIVEN_S", forgiven_s)
+            for count in doubts:
+                model.set_ok()
+                model.doubt("a test")
+                assert model.doubts == count
+
+
+async def test_a_name_longer_than_any_is_not_looked_up(tmp_path: Path) -> None:
+    class Long(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            raise AssertionError("takes a tenth of a second for 60 MB")
+
+    async with staged(tmp_path, model={"aliases": ("another",)}) as stage:
+        models = stage.proxy.core.generation.registry
+        assert models.find(Long("another!")) is None
+        assert models.find("another") is models.find("m") is not None
+        status, error = await stage.error({**BODY, "model": "m" * 3_000_000})
+        assert (status, error["code"]) == (404, "model_not_found")
 
 
 async def test_probe_credential(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.serving import CHAT, Engine, answering, body, one_model, serving
+from tests.support.serving import CHAT, Engine, answering, body, certificate, one_model, serving
 
 
 @pytest.fixture
@@ -168,22 +168,10 @@ async def test_an_address_in_use_is_said_plainly(tmp_path: Path, engine: tuple[E
     assert "listening" not in events
 
 
-def certificate(folder: Path, name: str) -> None:
-    """Writes cert.pem and key.pem."""
-    made = subprocess.run(
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext subjectAltName=IP:127.0.0.1 "
-        f"-keyout {folder / 'key.pem'} -out {folder / 'cert.pem'}".split(),
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("no openssl command")
-
-
 async def test_tls_and_a_renewed_certificate(tmp_path: Path, engine: tuple[Engine, str]) -> None:
     _, upstream = engine
     certificate(tmp_path, "first")
-    tls = '[server]\ntls_cert = "cert.pem"\ntls_key = "key.pem"\n'
+    tls = '[server]\ntls_cert = "cert.pem"\ntls_key = "key.pem"\n[limits]\nheader_timeout_s = 3\n'
     async with serving(tmp_path, one_model(upstream) + tls) as process:
         url = await process.url()
         assert url.startswith("https://")
@@ -194,9 +182,13 @@ async def test_tls_and_a_renewed_certificate(tmp_path: Path, engine: tuple[Engin
                 return reply.status
 
         assert await status() == 200
+        port = (await process.event("listening"))["port"]
+        reader, silent = await asyncio.open_connection("127.0.0.1", port)  # it never begins its handshake
         certificate(tmp_path, "second")
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await status()
         process.signal(signal.SIGHUP)
         await process.event("reloaded")
         assert await status() == 200
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        silent.close()

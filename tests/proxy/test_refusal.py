@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -14,7 +13,7 @@ import brotli  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from tests.support.proxy import Stage, staged
+from tests.support.proxy import Stage
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ABOUT_IDS = b'{"error":{"message":"bad kv_transfer_params.prompt_token_ids","code":400}}'
@@ -26,12 +25,6 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "br": brotli.compress,
     "zstd": zstandard.ZstdCompressor().compress,
 }
-
-
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as it:
-        yield it
 
 
 def answer(coding: str, body: bytes, status: str = "400 Bad Request") -> list[dict[str, Any]]:

@@ -5,103 +5,22 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import random
 import resource
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from proxy.relay import MAX_LINE, JsonObserver, SseObserver
+from proxy import relay
+from proxy.observers import JsonObserver, SseObserver
 from tests.support.fake_tier import ids_of
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.observed import STREAM, observed
 from tests.support.proxy import Stage, staged
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "q"}], "stream": True}
-STREAM = (
-    b": comment\n\n"
-    b'data: {"choices":[{"index":0,"delta":{"content":"\xe4\xbd\xa0"},"finish_reason":null}]}\r\n\r\n'
-    b'event: x\nid: 7\nretry: 10\ndata:{"a":1}\n\n'
-    b'data: {"b":\ndata: 2}\r\r'
-    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-    b'data: {"choices":[],"usage":{"prompt_tokens":41,"completion_tokens":2}}\n\n'
-    b"data: [DONE]\n\n"
-)
-
-
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as it:
-        yield it
-
-
-def observed(pieces: list[bytes]) -> SseObserver:
-    observer = SseObserver()
-    for piece in pieces:
-        observer.feed(piece)
-    return observer
-
-
-def test_observer_is_the_same_at_any_chunking() -> None:
-    rng = random.Random(5)
-    for _ in range(300):
-        cuts = sorted(rng.sample(range(len(STREAM)), rng.randint(0, 30)))
-        pieces = [STREAM[a:b] for a, b in zip([0, *cuts], [*cuts, len(STREAM)], strict=True)]
-        o = observed(pieces)
-        assert (o.events, o.done, o.finished, o.prompt_tokens, o.boundary) == (6, True, True, 41, True)
-    o = observed([STREAM[i : i + 1] for i in range(len(STREAM))])
-    assert (o.events, o.done, o.finished, o.prompt_tokens) == (6, True, True, 41)
-
-
-@pytest.mark.parametrize(
-    ("data", "boundary"),
-    [
-        (b"", True),
-        (b"data: x\n\n", True),
-        (b"data: x\r\n\r\n", True),
-        (b": ping\n\n", True),
-        (b"data: x\n", False),
-        (b"data: x", False),
-        (b"data: x\n\nd", False),
-    ],
-)
-def test_observer_knows_event_boundaries(data: bytes, boundary: bool) -> None:
-    assert observed([data]).boundary is boundary
-
-
-def test_observer_memory_is_bounded() -> None:
-    o = SseObserver()
-    for _ in range(64):
-        o.feed(b'data: {"usage":{"x":"' + b"a" * 100_000)
-    assert len(o._line) <= MAX_LINE
-    o.feed(b'"}}\n')
-    for _ in range(2000):
-        o.feed(b"data: " + b"b" * 1000 + b"\n")
-    assert sum(map(len, o._data)) <= MAX_LINE
-    o.feed(b"\n")
-    o.feed(b'data: {"usage":{"prompt_tokens":3}}\n\n')
-    assert o.prompt_tokens == 3
-
-
-def test_observer_ignores_what_is_no_chunk() -> None:
-    o = observed([b'data: [1]\n\ndata: {"usage":{"prompt_tokens":true}}\n\ndata: {"usage":{bad\n\ndata: 5\n\n'])
-    assert (o.events, o.prompt_tokens, o.complete) == (4, None, False)
-    assert observed([b'data: {"error":{"message":"x"}}\n\n']).complete
-
-
-def test_json_observer() -> None:
-    o = JsonObserver()
-    o.feed(b'{"usage":{"prompt_')
-    o.feed(b'tokens":12}}')
-    o.end()
-    assert o.prompt_tokens == 12
-    large = JsonObserver()
-    large.feed(b'{"usage":{"prompt_tokens":12},"x":"' + b"a" * (1 << 20) + b'"}')
-    large.end()
-    assert large.prompt_tokens is None
 
 
 async def test_stream_is_relayed_byte_for_byte_as_it_comes(stage: Stage) -> None:
@@ -123,9 +42,9 @@ async def test_stream_is_relayed_byte_for_byte_as_it_comes(stage: Stage) -> None
 
 
 async def test_first_bytes_are_not_held_back(stage: Stage) -> None:
-    stage.up.scripts.append([{"send_hex": "646174613a20e4"}, {"sleep_ms": 3000}, {"send_hex": "bda00a0a"}])
+    stage.up.scripts.append([{"send_hex": "646174613a20e4"}, {"wait": asyncio.Event()}, {"send_hex": "bda00a0a"}])
     async with stage.client.post(stage.proxy.url + "/v1/chat/completions", json=BODY) as reply:
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             assert await reply.content.readany() == b"data: \xe4"
 
 
@@ -252,7 +171,7 @@ async def test_stalled_client_holds_little_and_is_cut(tmp_path: Path) -> None:
         # What the kernel's socket buffers take is not the proxy's; 200 MiB would be.
         assert stage.up.written < 24 << 20
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 24 << 10
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             while not stage.up.ended:
                 await asyncio.sleep(0.01)
 
@@ -272,14 +191,23 @@ async def test_long_pauses_are_no_time_out(tmp_path: Path) -> None:
         assert body.count(b"content") == 20
 
 
-def test_observer_keeps_little_of_an_event_without_end() -> None:
-    o = SseObserver()
-    for _ in range(100):
-        o.feed(b"data:\n" * 10_000)
-        assert len(o._data) <= MAX_LINE
-    for _ in range(3):
-        o.feed(b"x" * (MAX_LINE + 1) + b"\n")
-    assert len(o._data) == 1
-    assert not o.boundary
-    o.feed(b'\ndata: {"usage":{"prompt_tokens":3}}\n\n')
-    assert (o.events, o.prompt_tokens) == (2, 3)
+@pytest.mark.parametrize(("observer", "least"), [(SseObserver, 25), (JsonObserver, 0)])
+async def test_others_get_their_turn_while_many_lines_are_looked_into(
+    observer: type[SseObserver] | type[JsonObserver], least: int
+) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    looking = observer()
+    piece = b"data: {}\n\n" * 20_000 + b'data: {"usage":{"prompt_tokens":5}}\n\n'
+    await relay._look(looking, piece)
+    beside.cancel()
+    assert turns >= least
+    if isinstance(looking, SseObserver):
+        assert (looking.events, looking.prompt_tokens) == (20_001, 5)

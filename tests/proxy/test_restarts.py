@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from proxy import probe
-from proxy.probe import PROBE_TENANT
+from proxy.config import Settings
 from proxy.registry import CannotLoad, Loaded, State
 from tests.support.fake_tier import FakeTier, ids_of
 from tests.support.fake_upstream import FakeUpstream, Seen
@@ -128,15 +129,90 @@ async def test_a_busy_balancers_page_is_no_doubt(stage: Stage) -> None:
 
 async def test_ids_prepared_before_the_doubt_are_not_sent_after_it(tmp_path: Path) -> None:
     async with staged(tmp_path, server={"inline_below_bytes": 0}) as stage:
-        stage.tier.delay_s = 0.3
+        gate = stage.tier.gate = threading.Event()
         slow = asyncio.create_task(stage.post(BODY))
-        async with asyncio.timeout(10):
-            while not any(tenant != PROBE_TENANT for tenant, _ in stage.tier.calls):
-                await asyncio.sleep(0.005)
+        await stage.holds(1)
         await restart(stage.up)
+        async with asyncio.timeout(10):
+            while not details(stage.proxy):
+                await asyncio.sleep(0.005)
+        gate.set()
         assert (await slow)[0] == 200
         assert [with_ids(seen) for seen in stage.up.chats] == [False]
         assert (await stage.proxy.logged(1))[0]["bypass"] == "upstream_unprobed"
+
+
+async def test_a_reload_that_changes_nothing_costs_nothing(stage: Stage, tmp_path: Path) -> None:
+    core, up = stage.proxy.core, stage.up
+    before = core.generation.registry
+    asked = len(up.seen)
+    for number in range(3):
+        settings = settings_for(up.url, tmp_path, limits={"messages": 100 + number})
+        assert await core.reload(settings) == ["m: state kept"]
+        assert (await stage.post(BODY))[0] == 200
+    assert [seen.target for seen in up.seen[asked:]] == ["/v1/chat/completions"] * 3, "no probe"
+    assert all(map(with_ids, up.chats))
+    assert len({seen.connection for seen in up.chats}) == 1, "and no new connection"
+    await asyncio.sleep(0)
+    assert core.generation.registry is not before
+    assert core.generation.registry.models["m"] is before.models["m"]
+    assert not before.upstreams["e"]._pooled.closed, "what retired has nothing of its own"
+    await restart(up, tokenize=lambda body: [7, *ids_of(body)])
+    assert (await stage.post(BODY))[0] == 200
+    assert not with_ids(up.chats[-1])
+    await stage.proxy.settled(State.TEXT)
+
+
+async def test_a_reload_begins_anew_what_it_changes(stage: Stage, tmp_path: Path) -> None:
+    core, up = stage.proxy.core, stage.up
+    up.scripts.append([{"send": "data: {}\n\n"}, {"wait": (done := asyncio.Event())}, {"send": "data: [DONE]\n\n"}])
+    waiting = asyncio.create_task(stage.post({**BODY, "stream": True}))
+    async with asyncio.timeout(10):
+        await up.script_started.wait()
+    first = core.generation.registry
+    extra = {"upstream": "e", "mode": "text"}
+    both = settings_for(up.url, tmp_path).model_dump()
+    both["models"]["n"] = extra
+    assert await core.reload(Settings.model_validate(both)) == ["m: state kept"]
+    second = core.generation.registry
+    assert second.upstreams["e"] is first.upstreams["e"]
+    assert second.models["m"] is first.models["m"]
+    key = tmp_path / "key"
+    key.write_text("sk-1")
+    with_key = settings_for(up.url, tmp_path, upstream={"api_key_file": key})
+    assert await core.reload(with_key) == ["m: tokenizer kept"]
+    third = core.generation.registry
+    assert third.upstreams["e"] is not first.upstreams["e"]
+    assert not first.upstreams["e"]._pooled.closed, "a request of the first generation is under way"
+    await stage.proxy.settled(State.OK)
+    key.write_text("sk-2")
+    assert await core.reload(with_key) == ["m: tokenizer kept"], "the file has another key"
+    await stage.proxy.settled(State.OK)
+    asked = len(up.seen)
+    assert (await stage.post(BODY))[0] == 200
+    assert up.seen[asked].header("Authorization") == "Bearer sk-2"
+    assert not first.upstreams["e"]._pooled.closed
+    done.set()
+    assert (await waiting)[1].endswith(b"[DONE]\n\n")
+    async with asyncio.timeout(10):
+        while not (first.upstreams["e"]._pooled.closed and third.upstreams["e"]._pooled.closed):
+            await asyncio.sleep(0.005)
+    assert not core.generation.registry.upstreams["e"]._pooled.closed
+    assert len(core._tasks) == 2, "the model and what watches its upstream"
+
+
+async def test_a_model_that_is_in_doubt_is_probed_at_once_by_a_reload(stage: Stage, tmp_path: Path) -> None:
+    core = stage.proxy.core
+    old = core.generation.registry.models["m"]
+    old.doubts = 10
+    old.doubt("a test")
+    assert await core.reload(settings_for(stage.up.url, tmp_path)) == ["m: tokenizer kept"]
+    assert core.generation.registry.models["m"] is not old
+    await stage.proxy.settled(State.OK, within_s=20)  # it would rest for 30
+    assert core.generation.registry.models["m"].upstream is old.upstream
+    await restart(stage.up)
+    assert (await stage.post(BODY))[0] == 200
+    assert not with_ids(stage.up.chats[-1]), "it hears of what befalls the upstream"
 
 
 class Files:

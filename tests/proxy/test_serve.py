@@ -51,14 +51,14 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
         assert not idle.done()
         release.set()
         assert await (await running).text() == "done"
-        await asyncio.wait_for(idle, 5)
+        await asyncio.wait_for(idle, 20)
         assert drain.running == 0
 
 
 async def test_an_idle_drain_ends_at_once() -> None:
     drain = Drain()
     drain.start()
-    await asyncio.wait_for(drain.idle(), 1)
+    await asyncio.wait_for(drain.idle(), 20)
 
 
 async def test_a_handler_that_fails_does_not_hold_the_drain() -> None:
@@ -72,7 +72,7 @@ async def test_a_handler_that_fails_does_not_hold_the_drain() -> None:
     async with TestClient(TestServer(app)) as client:
         assert (await client.get("/v1/models")).status == 400
     drain.start()
-    await asyncio.wait_for(drain.idle(), 1)
+    await asyncio.wait_for(drain.idle(), 20)
 
 
 def test_addresses_as_urls_have_them() -> None:

@@ -79,7 +79,7 @@ async def test_wrong_ids_end_the_trust_until_it_is_lifted(tmp_path: Path) -> Non
         assert told["capture"] is None
         assert (await t.until("quarantined"))["quarantine_level"] == "reference"
         assert (await t.until("shadow_check", result="different"))["request_id"] == "the-wrong-one"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(t.proxy.core.store):
                 await asyncio.sleep(0.01)
         await reference_encodes(t)
@@ -323,7 +323,8 @@ async def test_the_engines_own_ids_judge(tmp_path: Path, spoil: Any) -> None:
         told = await t.until("parity_check")
         assert told["result"] == ("equal" if spoil is None else "different")
         assert told["tokens"] == line["tokens"]
-        asked = [seen for seen in t.up.seen if seen.target == "/tokenize"][-1].json
+        # A difference also makes the engine's own texts be compared again.
+        asked = [seen.json for seen in t.up.seen if seen.target == "/tokenize" and "tools" in seen.json][-1]
         assert asked.keys() == {"model", "messages", "tools", "add_generation_prompt"}
         if spoil is None:
             assert not t.told("mismatch")

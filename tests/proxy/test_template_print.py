@@ -50,6 +50,23 @@ def test_the_same_as_json(tmp_path: Path) -> None:
     assert (third["folded"], third["reason"]) == (False, "unpacks")
 
 
+LOOKING_UP = """
+{%- for m in messages %}{% if m.role == 'tool' %}
+    {%- for x in messages %}{% for c in x.tool_calls or [] %}{% if c.id == m.tool_call_id %}{{ c.function.name }}
+    {%- endif %}{% endfor %}{% endfor %}
+{%- endif %}{{ m.content }}{% endfor %}"""
+
+
+def test_what_is_searched_for_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_text(LOOKING_UP, encoding="utf-8")
+    assert "searches lists for m.tool_call_id" in run(str(file))[1]
+    (told,) = json.loads(run(str(file), "--json")[1])
+    assert told["loops"][0]["looks_up"] == ["m.tool_call_id"]
+    file.write_text(SEARCHING, encoding="utf-8")
+    assert "searches" not in run(str(file))[1]
+
+
 def test_a_template_that_is_not_folded_says_why(tmp_path: Path) -> None:
     file = tmp_path / "t.jinja"
     file.write_text("{% include 'x' %}{% for m in messages %}{% endfor %}", encoding="utf-8")

@@ -18,7 +18,7 @@ from tests.support.fake_upstream import FakeUpstream
 async def send(upstream: Upstream, body: bytes = b'{"messages":[]}') -> tuple[int, Attempts]:
     attempts = Attempts()
     reply = await upstream.send("POST", "/v1/chat/completions", CIMultiDict(), [body], attempts)
-    await reply.read()
+    await reply.content.read()
     reply.close()
     return reply.status, attempts
 

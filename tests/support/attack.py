@@ -26,6 +26,7 @@ from tests.support.split_cases import (
     split_spec,
     strings,
 )
+from tests.support.tokenizer_files import CACHE
 from toktier.certificate.classes import FANCY, ONIGURUMA, Flips, Probe, flips_of
 from toktier.certificate.derive import derive
 from toktier.certificate.follow import positions
@@ -99,8 +100,8 @@ class LettersProbe(Probe):
         return [flips_of(self.engine.matched(a.text, LETTERS)) for a in atoms]
 
 
-PROBE = Probe()
-"""Shared: sets are asked for once in a run."""
+PROBE = Probe(CACHE)
+"""Shared: sets are asked for once."""
 
 
 @cache

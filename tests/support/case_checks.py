@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 
 from proxy.jsonspan import parse
-from proxy.relay import SseObserver
+from proxy.observers import SseObserver
 from tests.support.cases import Outcome
 from tests.support.models import qwen3
 from tests.support.reference import Reference

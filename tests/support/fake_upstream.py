@@ -3,7 +3,8 @@
 Probes are answered by `FakeUpstream.engine`, a small honest engine that counts tokens with a given function. A chat
 request takes the next script of `FakeUpstream.scripts` if there is one. Script steps are those of the given cases:
 ``send``, ``send_hex``, ``send_gzip``, ``send_repeat`` [head, unit, n, tail], ``repeat``, ``sleep_ms``, ``close``,
-``reset``; and ``head`` (status and headers other than the usual ones) and ``raw`` (bytes without framing).
+``reset``; and ``head`` (status and headers other than the usual ones), ``raw`` (bytes without framing) and ``wait``
+(until an `asyncio.Event` is set).
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class FakeUpstream:
     fingerprint: str | None = None
     """``system_fingerprint`` of its replies."""
     max_model_len: int = 40960
+    reply_text: str = "ok"
     strict_names: bool = False
     """Whether a chat request for another model than `model` gets 404, as vLLM does it."""
     seen: list[Seen] = field(default_factory=list)
@@ -177,10 +179,12 @@ class FakeUpstream:
                 count = len(ids) if ids is not None and self.honours_ids else len(self.tokenize(body))
             except Exception:
                 return 400, b'{"error":{"message":"bad messages","type":"BadRequestError"}}', "application/json"
-            choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
+            choice = {"index": 0, "message": {"role": "assistant", "content": self.reply_text}, "finish_reason": "stop"}
             usage = {"prompt_tokens": count, "completion_tokens": 1, "total_tokens": count + 1}
             if body.get("stream"):
-                delta = marks | {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
+                delta = marks | {
+                    "choices": [{"index": 0, "delta": {"content": self.reply_text}, "finish_reason": "stop"}]
+                }
                 events = [delta, marks | {"choices": [], "usage": usage}]
                 text = "".join(f"data: {json.dumps(e)}\n\n" for e in events) + "data: [DONE]\n\n"
                 return 200, text.encode(), "text/event-stream"
@@ -231,6 +235,8 @@ class FakeUpstream:
             for step in steps:
                 if "sleep_ms" in step and "send" not in step:
                     await asyncio.sleep(step["sleep_ms"] / 1000 * self.time_scale)
+                elif "wait" in step:
+                    await step["wait"].wait()
                 elif "repeat" in step:
                     inner = step["repeat"]
                     each = [{k: v} for k, v in inner.items() if k != "times"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 from proxy.config import Model, Server
 from proxy.loading import assemble
@@ -15,8 +16,11 @@ from toktier.tokenizer import FrozenTokenizer, embedded
 
 @functools.cache
 def qwen3() -> FrozenTokenizer:
-    """The tokenizer that TokTier ships."""
-    return embedded(cache_dir=CACHE)
+    """The tokenizer that TokTier ships. As in a proxy that has loaded it, the cyclic collector does not look at it."""
+    loaded = embedded(cache_dir=CACHE)
+    gc.collect()
+    gc.freeze()
+    return loaded
 
 
 def load_qwen3(

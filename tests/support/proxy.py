@@ -116,6 +116,12 @@ class Stage:
         async with self.client.post(self.proxy.url + path, data=data, **more) as reply:
             return reply.status, await reply.read()
 
+    async def holds(self, count: int) -> None:
+        """Waits until so many requests are at the tier's gate."""
+        async with asyncio.timeout(60):
+            while self.tier.held != count:
+                await asyncio.sleep(0.005)
+
     async def error(self, body: Any, path: str = "/v1/chat/completions", **more: Any) -> tuple[int, dict[str, Any]]:
         """POST something that is refused: status and OpenAI's error object."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

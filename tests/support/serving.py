@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -120,3 +121,15 @@ def one_model(url: str) -> str:
 
 def body(**more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "CANARY-PROMPT"}], **more}
+
+
+def certificate(folder: Path, name: str) -> None:
+    """Writes cert.pem and key.pem."""
+    made = subprocess.run(
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext subjectAltName=IP:127.0.0.1 "
+        f"-keyout {folder / 'key.pem'} -out {folder / 'cert.pem'}".split(),
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("no openssl command")

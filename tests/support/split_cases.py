@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tokenizers import Regex, pre_tokenizers
 
 from tests.support.regex_oracle import random_pattern
+from tests.support.tokenizer_files import CACHE
 from toktier.certificate.classes import Mask, Probe, flips_of, flips_of_points, matched, partition
 from toktier.certificate.derive import split_rule
 from toktier.certificate.ops import Op, Split
@@ -22,7 +23,7 @@ BEHAVIOURS = {
     "MergedWithNext": "merged_with_next",
     "Contiguous": "contiguous",
 }
-_PROBE = Probe()
+_PROBE = Probe(CACHE)
 """Shared, so that sets are asked for once."""
 ALL_SPLITS = [(behaviour, invert) for behaviour in BEHAVIOURS for invert in (False, True)]
 

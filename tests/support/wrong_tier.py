@@ -47,6 +47,7 @@ class WrongTier:
         self.spoil: Spoil | None = None
 
     def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        more.pop("ready", None)  # what is sent is what comes out of here
         prepared = self.tier.prepare(tenant, body, hint, **more)
         return prepared if self.spoil is None or tenant == PROBE_TENANT else self.spoil(prepared)
 

@@ -117,7 +117,7 @@ class _Tier:
     name = "m"
     faults = FAULTS
 
-    def otherwise(self, _body: object) -> tuple[dict[str, str], Ids]:
+    def otherwise(self, _body: object) -> tuple[dict[str, Any], Ids]:
         return {"texts": ("another text",), "template_digest": "another"}, ids(7, 7)
 
 
@@ -136,7 +136,7 @@ def inject(
 ) -> list[Prepared]:
     injector = Injector(Plan(folder / "faults", rate, 5, **options))
     tier: Any = _Tier()
-    return [injector.apply(tier, prepared(right(k), full), {}, f"r-{k}", f"s-{k % 5}") for k in range(count)]
+    return [injector.apply(tier, prepared(right(k), full), dict, f"r-{k}", f"s-{k % 5}") for k in range(count)]
 
 
 def test_what_is_written_down_is_what_was_sent(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_the_same_requests_get_faults_whatever_came_before(tmp_path: Path) -> No
         numbers = list(range(200))
         Random(seed + rate).shuffle(numbers)
         for k in numbers:
-            injector.apply(tier, prepared(RIGHT), {}, f"r-{k}", f"s-{k % 7}")  # type: ignore[arg-type]
+            injector.apply(tier, prepared(RIGHT), dict, f"r-{k}", f"s-{k % 7}")  # type: ignore[arg-type]
         return {one.request_id for one in read_injections(file)}
 
     assert hit(0.1, 5) < hit(0.4, 5)

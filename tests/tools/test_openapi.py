@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from proxy.app import MAX_HEADER_BYTES
+from proxy import wire
 from proxy.changes import error_event
 from proxy.error_codes import CODES, IN_STREAM, Where
 from proxy.routes import ROUTES
+from proxy.server import MAX_HEADER_BYTES, MAX_HEADERS
 from tests.conftest import ROOT
 from tests.support.proxy import Stage, staged
 from tools import openapi
@@ -117,7 +118,11 @@ def test_how_long_a_head_may_be_is_told_as_it_is() -> None:
     size = f"{MAX_HEADER_BYTES >> 10} KiB"
     assert size in CODES["bad_request"].help
     row = f"| length of the first line, and of each header | {size} |"
-    assert row in (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    limits = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    assert row in limits
+    assert f"more than {MAX_HEADERS} headers" in CODES["bad_request"].help
+    assert f"| number of headers | {MAX_HEADERS} |" in limits
+    assert MAX_HEADERS == wire.MAX_HEADERS
 
 
 @pytest.mark.parametrize(("target", "header"), [("/health", "x" * (33 << 10)), ("/" + "x" * (33 << 10), "x")])

@@ -39,6 +39,7 @@ class ForcedTier(ModelTier):
         self._file = file.open("ab", buffering=0)
 
     def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        more.pop("ready", None)  # what is sent is what comes out of here
         prepared = super().prepare(tenant, body, hint, **more)
         if tenant == PROBE_TENANT:
             return prepared

@@ -75,7 +75,10 @@ def cases(left: Left, ids: Tokenize) -> list[Case]:
         rows = [
             row
             for row in left.log.requests.values()
-            if _path(row) == line["path"] and seconds(line) < _began(row) < until
+            if _path(row) == line["path"]
+            and seconds(line) < _began(row) < until
+            # the next level counts a moment before the log has it
+            and not (later and line["quarantine_level"] == "reference" and row["bypass"] == "quarantined")
         ]
         found.append(
             Case(

@@ -56,6 +56,8 @@ class Run:
     def problems(self) -> list[str]:
         """What must not be."""
         found = []
+        if self.with_ids < self.requests:
+            found.append(f"sent as text, so without a fault: {self.requests - self.with_ids}")
         if self.missed:
             found.append(f"missed: {self.missed}")
         if self.false_positives:

@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -18,6 +18,7 @@ import orjson
 
 from proxy.probe import PROBE_TENANT
 from toktier.ids import Ids
+from toktier.known import Source
 from toktier.reasons import FullEncode
 from toktier.template import ChatTemplate
 from toktier.tier import ModelTier, Prepared
@@ -61,9 +62,14 @@ class Injector:
         self._last: OrderedDict[tuple[str, str], Ids] = OrderedDict()
 
     def apply(
-        self, tier: FaultyTier, prepared: Prepared, body: Mapping[str, Any], request_id: str, session: str
+        self,
+        tier: FaultyTier,
+        prepared: Prepared,
+        whole: Callable[[], Mapping[str, Any]],
+        request_id: str,
+        session: str,
     ) -> Prepared:
-        """``prepared``, or a copy of it with wrong IDs."""
+        """``prepared``, or a copy of it with wrong IDs. ``whole`` gives the body with all its messages."""
         rng = Random(f"{self._seed}/{request_id}")
         chosen = rng.random() < self._rate
         kinds = rng.sample(self._kinds, len(self._kinds))
@@ -75,7 +81,7 @@ class Injector:
         if not chosen or spared or early:
             return prepared
         for kind in kinds:
-            changes, in_place = tier.otherwise(body) if kind is Kind.WRONG_TEMPLATE else ({}, other)
+            changes, in_place = tier.otherwise(whole()) if kind is Kind.WRONG_TEMPLATE else ({}, other)
             wrong = tier.faults.make(kind, prepared.ids, rng, earlier=earlier, other=in_place)
             if wrong is not None:
                 wrong.flags.writeable = False
@@ -110,11 +116,14 @@ class FaultyTier(ModelTier):
         self._changed = changed
 
     def prepare(self, tenant: str, body: Mapping[str, Any], hint: str | None = None, **more: Any) -> Prepared:
+        more.pop("ready", None)  # what is sent is what comes out of here
+        source: Source | None = more.get("source")
         prepared = super().prepare(tenant, body, hint, **more)
         request_id = body.get("user")
         if tenant == PROBE_TENANT or not isinstance(request_id, str):
             return prepared
-        return self._injector.apply(self, prepared, body, request_id, hint or request_id)
+        whole = source.again if source is not None and source.shared else lambda: body
+        return self._injector.apply(self, prepared, whole, request_id, hint or request_id)
 
     def otherwise(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], Ids]:
         """What the changed template makes of ``body``: fields of a `Prepared`, and the IDs."""

@@ -21,6 +21,8 @@ from tools.traffic import Served, config, reference_ids
 
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "openapi.json"
 PHASES = "coverage,fuzzing"
+SETTLE_S = 0.5
+"""The log gathers lines for a moment before it writes them."""
 MODEL = "m"
 
 
@@ -49,6 +51,7 @@ async def fuzz(program: Path, examples: int, seed: int, tokenizer: Path = EMBEDD
             cwd=served.folder,  # it keeps what it found beside itself
         )  # fmt: skip
         code = await process.wait()
+        await asyncio.sleep(SETTLE_S)
         print(f"forwarded and answered 200: {_answered(served)}")
         return list(findings(code, served))
 

@@ -1,6 +1,6 @@
 """What counts as a finding.
 
-1. A reply with 500, or any other 5xx than those of a full or closing proxy: the engine behind is well.
+1. A reply with 500, or any other 5xx than those in `EXPECTED`: the engine behind is well.
 2. A reply of TokTier's own that is not OpenAI's error object, whose code is not in `proxy.error_codes`, that has a
    traceback, or that repeats what was sent (but for the place of a lone surrogate).
 3. Neither a reply nor an end of the connection in time.
@@ -25,8 +25,8 @@ from tools.fuzz.values import CANARY
 
 ENGINE = "X"
 """Reason phrase of the engine's replies (`tools.traffic.engine`): they are not TokTier's own."""
-FULL = frozenset({"too_many_connections"})
-"""Codes of a proxy that says it has too much to do: no finding, but counted."""
+EXPECTED = frozenset({"too_many_connections", "unsupported_transfer_coding"})
+"""Codes from 500 on that are no finding, but counted: the proxy is full, or was asked for what it cannot do."""
 UNEXPECTED = frozenset(
     {
         "request_failed", "prepare_failed", "server_error", "probe_failed", "load_failed", "reload_failed",
@@ -109,7 +109,7 @@ class Judge:
             self._found("error_shape", given, f"{reply.status} {reply.body[:200]!r}")
         if code is not None and (code not in CODES or CODES[code].status != reply.status):
             self._found("undocumented", given, f"{reply.status} {code}")
-        if reply.status >= 500 and code not in FULL:
+        if reply.status >= 500 and code not in EXPECTED:
             self._found("server_status", given, f"{reply.status} {code}")
 
     def log(self, lines: Iterable[Mapping[str, Any]], reached: Mapping[str, int]) -> Counter[str]:

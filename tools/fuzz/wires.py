@@ -76,6 +76,18 @@ _BINARY = (
     b"\r\n" * 2_000, b"\n\n\n", b"*1\r\n$4\r\nPING\r\n", b"{}", b"GET\r\n\r\n", b"\xff" * 40_000, b"A" * 70_000,
     b"HTTP/1.1 200 OK\r\n\r\n",
 )  # fmt: skip
+_SCHEMES = (
+    b"http://", b"https://", b"HTTP://", b"ws://", b"http:", b"http:/", b"//", b"///", b"file://", b"data:", b"",
+)  # fmt: skip
+_HOSTS = (
+    b"fuzz", b"xn--a", b"xn--", b"XN--0", b"xn--a-", b"a.xn--b", b"xn--" + b"z" * 17, b"xn--80ak6aa92e.com", b"a..b",
+    b"\xc3\x9f.de", b"\xff", b"1.2.3.4", b"256.256.256.256", b"0x7f.1", b"[::1]", b"[::1%25eth0]", b"[fe80::1%x]", b"[",
+    b"[v1.x]", b"[]", b"[::g]", b"::1", b"a_b", b"-a-", b"a" * 64 + b".b", b"a" * 300, b".", b"..", b"a.", b"", b"*",
+    b"%41", b"%zz", b"%00", b"a%2fb", b"a\\b", b"a|b", b"a<b", b'a"b', b"a{b", b"CANARY.example",
+)  # fmt: skip
+_USERS = (b"", b"", b"", b"@", b"u@", b"u:CANARY@", b"u:p:q@", b":@", b"xn--a@", b"%zz@", b"u@v@")
+_PORTS = (b"", b"", b"", b":", b":0", b":80", b":65535", b":65536", b":99999", b":-1", b":CANARY", b":8 0", b":80:80")
+_PATHS = (CHAT.encode(), b"/health", b"/metrics", b"", b"?CANARY=1", b"#CANARY", b"/", b"//", b"/v1/models/m", b"/..")
 
 
 def shape(weight: int) -> Callable[[Shape], Shape]:
@@ -117,6 +129,17 @@ def request_line(rng: Random, number: int) -> Input:
     line = rng.choice((b" ", b" ", b" ", b"  ", b"\t")).join(parts)
     head = b"\r\n".join([line, b"Host: fuzz", b"X-Request-Id: " + _name(number).encode()])
     return _made(number, "request-line", head + b"\r\nContent-Length: 0\r\n\r\n")
+
+
+@shape(12)
+def absolute(rng: Random, number: int) -> Input:
+    """Targets with a scheme or a host: what is no name, no address or no port must be answered too."""
+    host = rng.choice(_USERS) + rng.choice(_HOSTS) + rng.choice(_PORTS)
+    target = rng.choice(_SCHEMES) + host + rng.choice(_PATHS)
+    method = b"CONNECT" if rng.random() < 0.1 else rng.choice((b"GET", b"GET", b"POST", b"OPTIONS"))
+    named = rng.choice((b"fuzz", b"fuzz", host))
+    lines = [b"%b %b HTTP/1.1" % (method, target), b"Host: " + named, b"X-Request-Id: " + _name(number).encode()]
+    return _made(number, "absolute", b"\r\n".join([*lines, b"", b""]))
 
 
 @shape(25)
