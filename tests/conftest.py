@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.groups import pytest_collection_finish, pytest_configure_node, pytest_xdist_make_scheduler
 from tests.support.reference import Reference
+
+__all__ = ["pytest_collection_finish", "pytest_configure_node", "pytest_xdist_make_scheduler"]
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("TOKTIER_TEST_DATA", "../shared"))
@@ -36,3 +40,10 @@ def reference() -> Iterator[Reference]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests come first: no process begins a long one when the others have nothing left to do."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What was collected lives to the end: the cyclic collector is not to look at it again and again."""
+    gc.collect()
+    gc.freeze()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+from pathlib import Path as File
 
 import pytest
 
+from proxy import captures
 from tests.conftest import ROOT
 from toktier.reasons import BYPASS_HELP, Bypass, Cause, FullEncode, Path
 from tools import docs
@@ -61,3 +65,26 @@ def test_every_relative_link_leads_somewhere() -> None:
     assert len(links) > 20
     for page, link in links:
         assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_runbook_finds_the_newest_line_of_a_rotated_log(tmp_path: File) -> None:
+    """The shell names FILE before FILE.1, which is older: another process may have its pid by now."""
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^.*toktier\.log\*.*tail -1.*$", text, re.MULTILINE)
+    for day, name in enumerate(("toktier.log.2", "toktier.log.1", "toktier.log"), 1):
+        lines = [{"ts": f"2026-01-0{day}T00:00:00.000000Z", "event": e, "pid": day} for e in ("listening", "mismatch")]
+        (tmp_path / name).write_text("".join(json.dumps(one, separators=(",", ":")) + "\n" for one in lines))
+    told = []
+    for command in commands:
+        script = f'kill() {{ echo "$@"; }}\n{command}'
+        ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        told.append(ran.stdout)
+    assert json.loads(told[0])["pid"] == 3
+    assert told[1:] == ["-HUP 3\n"]
+
+
+def test_the_limits_of_captures_are_told() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    told = text.partition("## Captures")[2].partition("\n## ")[0]
+    assert f"at most {captures.MAX_FILES} files and {captures.MAX_BYTES >> 20} MiB" in told
+    assert f"over {captures.MAX_BODY_BYTES >> 20} MiB" in told

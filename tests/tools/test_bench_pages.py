@@ -24,7 +24,7 @@ def test_every_suite_has_its_tables_and_a_plot(tmp_path: Path) -> None:
     records.write(tmp_path / "proxy.json", [row("proxy", case, OURS) for case in cases])
     records.write(tmp_path / "engine.json", [row("engine", engine.CASE, way) for way in engine.WAYS])
     rendered = [
-        render.Render("render", name, "append", OURS, 10, 5_000, 2, 9, 1.0, 2.0, 3.0)
+        render.Render("render", name, "append", OURS, 10, 5_000, 2, 9, 1.0, 2.0, 3.0, 5_000, 40)
         for name in (render.SHIPPED, "other")
     ]
     records.write(tmp_path / "render.json", rendered)
@@ -38,7 +38,12 @@ def test_every_suite_has_its_tables_and_a_plot(tmp_path: Path) -> None:
     assert "8 sessions" in parts[pages.PAGE, "bench proxy"]
     assert "| other |" not in parts["README.md", "bench render"]
     assert "| other |" in parts[pages.PAGE, "bench render"]
-    assert "MB/s" in parts[pages.PAGE, "bench bytes"]
+    for suite in ("bench bytes", "bench proxy bytes", "bench engine bytes"):
+        assert "| 1.8 MB/s | 0.6 MB/s |" in parts[pages.PAGE, suite]
+    assert (
+        "| render, append at 10 | toktier-proxy | 5,000 | 5 GB/s | 40 MB/s |" in parts[pages.PAGE, "bench render bytes"]
+    )
+    assert "other" not in parts[pages.PAGE, "bench render bytes"]
     assert proxy.DOUBLED not in parts["README.md", "bench engine"]
     pictures = dict(pages.files(tmp_path))
     assert set(pictures) == {f"docs/bench/{name}.svg" for name in ("repair", "render", "proxy", "engine")}

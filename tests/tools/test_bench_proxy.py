@@ -108,10 +108,14 @@ def test_a_run_sends_what_it_should_and_has_a_row_for_each_way(small: Path) -> N
     for size in (4_000, 20_000):
         for case, n in (("1 session", 4), ("2 sessions", 4)):
             assert {found[f"turn, {case}", way, size].n for way in proxy.WAYS} == {n}
+            ours = found[f"turn, {case}", OURS, size]
+            assert ours.served > size > ours.scanned > 0
             for name in (OURS, proxy.DOUBLED, proxy.OVER_STREAMED):
                 assert found[f"added, {case}", name, size].n == n
     for way in (proxy.VLLM_TEXT, proxy.VLLM_TOKENIZE, proxy.VLLM_IDS):
-        assert found["added, 1 session", way, 4_000].n > 0
+        row = found["added, 1 session", way, 4_000]
+        assert row.n > 0
+        assert row.scanned == (0 if way == proxy.VLLM_IDS else row.served)
     long = found["added, 1 session", proxy.VLLM_IDS, 20_000]
     assert (long.n, long.note) == (0, "vLLM answers 400: longer than its context?")
 
@@ -124,11 +128,14 @@ def test_differences_are_taken_turn_by_turn() -> None:
         proxy.TEXT: [7 * ms, 17 * ms, 25 * ms],
         proxy.STREAMED: [11 * ms, 16 * ms, 26 * ms],
     }
-    rows = {(row.case, row.engine): row for row in proxy.rows_of(times, 100, 8)}
+    rows = {(row.case, row.engine): row for row in proxy.rows_of(times, 100, 8, 5_000, 300)}
     assert rows["turn, 8 sessions", OURS].p50_us == 20_000
     assert rows["added, 8 sessions", OURS].p50_us == 1_000
     assert rows["added, 8 sessions", proxy.DOUBLED].p50_us == 2_000
     assert rows["added, 8 sessions", proxy.OVER_STREAMED].p50_us == 4_000
+    told = {engine: (row.served, row.scanned) for (case, engine), row in rows.items() if case.startswith("turn")}
+    assert told == {OURS: (5_000, 300), proxy.PASS: (5_000, 0), proxy.TEXT: (5_000, 0), proxy.STREAMED: (5_000, 0)}
+    assert rows["added, 8 sessions", OURS].served == 0
 
 
 def test_what_is_beyond_the_limits() -> None:

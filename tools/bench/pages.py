@@ -6,6 +6,7 @@ A suite that was not measured yet says so; `tools.docs` puts the parts in place 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tools.bench import plots, proxy, records, render, repair
@@ -30,7 +31,9 @@ def parts(folder: Path) -> Iterator[tuple[str, str, str]]:
     yield PAGE, "bench library", _shown("repair", PAGE, records.table(repairs))
     yield PAGE, "bench bytes", _shown("repair", "", records.throughput(main) if main else "")
     yield PAGE, "bench render", _shown("render", PAGE, render.table(renders) if renders else "")
+    yield PAGE, "bench render bytes", _shown("render", "", records.throughput(_texts(shipped)) if shipped else "")
     yield PAGE, "bench proxy", _shown("proxy", PAGE, records.table(proxies))
+    yield PAGE, "bench proxy bytes", _shown("proxy", "", records.throughput(proxies) if proxies else "")
     yield PAGE, "bench engine", _shown("engine", PAGE, records.table(engines))
     yield PAGE, "bench engine bytes", _shown("engine", "", records.throughput(engines) if engines else "")
 
@@ -85,6 +88,20 @@ _PLOTS: dict[str, Callable[[Path], str | None]] = {
 
 def _as_record(row: render.Render) -> Record:
     return Record(row.account, row.case, row.engine, row.messages, row.n, row.p50_us, row.p90_us, row.p99_us)
+
+
+def _texts(rows: Sequence[render.Render]) -> list[Record]:
+    """Rows of the render account with the characters of their texts."""
+    return [
+        replace(
+            _as_record(row),
+            case=f"{row.case} at {row.messages:,}",
+            size=row.size,
+            served=row.served,
+            scanned=row.scanned,
+        )
+        for row in rows
+    ]
 
 
 def _read(folder: Path, name: str) -> Sequence[Record]:

@@ -1,9 +1,11 @@
 """Account *proxy*: what TokTier adds to a turn of an agent's session, seen by the client.
 
-Processes: the client (this one), TokTier as users start it, a pass-through made with aiohttp
-(`tools.bench.passthrough`), and an upstream that reads a body and replies at once (`tools.bench.standin`). Sessions
-grow by turns of `talk.TURN` characters; every turn goes all ways, one after the other, so what disturbs the machine
-meets all of them. Cases:
+Processes: the client (this one), TokTier as users start it, pass-throughs made with aiohttp
+(`tools.bench.passthrough`), one for each way, and an upstream that reads a body and replies at once
+(`tools.bench.standin`). Sessions grow by turns of `talk.TURN` characters; every turn goes all ways, one after the
+other, so what disturbs the machine meets all of them. A process that has just served serves sooner, and so does
+whoever comes after others: so each way has a process of its own, and they take turns at being the first. For that the
+pass-throughs are a turn behind: how many bytes a turn's IDs have is known when TokTier has sent them. Cases:
 
 - *turn*: from the first byte sent to the last one received. The ways: ``toktier-proxy``; ``pass-through``, which sends
   as many bytes upstream as TokTier did (the body, and digits for the IDs); ``pass-through, text only``, which sends the
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import statistics
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -87,9 +90,18 @@ async def _run(plan: Plan, vllm: str | None) -> list[Record]:
     async with (
         process("tools.bench.standin", str(plan.tokenizer)) as upstream,
         process("tools.bench.passthrough", upstream) as passing,
+        process("tools.bench.passthrough", upstream) as text,
+        process("tools.bench.passthrough", upstream) as streamed,
         Served(config(upstream, (MODEL,), model=model, **tables)) as proxy,
     ):
-        return await asyncio.to_thread(_Bench(plan, proxy.url, passing, upstream, vllm).rows)
+        urls = {OURS: proxy.url, PASS: passing, TEXT: text, STREAMED: streamed}
+        return await asyncio.to_thread(_Bench(plan, urls, upstream, vllm, partial(scanned_by, proxy)).rows)
+
+
+def scanned_by(proxy: Served) -> int:
+    """Characters that TokTier looked at for a turn, by its log (the last turns' median): about as many bytes."""
+    lines = [line["scanned_chars"] for line in proxy.events("request") if line["path"] == "append"]
+    return round(statistics.median(lines[-5:])) if lines else 0
 
 
 @asynccontextmanager
@@ -114,9 +126,11 @@ Times = dict[str, list[int]]
 
 
 class _Bench:
-    def __init__(self, plan: Plan, proxy: str, passing: str, upstream: str, vllm: str | None) -> None:
-        self._plan, self._vllm = plan, vllm
-        self._urls = {OURS: proxy, PASS: passing, TEXT: passing, STREAMED: passing}
+    def __init__(
+        self, plan: Plan, urls: Mapping[str, str], upstream: str, vllm: str | None, scanned: Callable[[], int]
+    ) -> None:
+        self._plan, self._vllm, self._scanned = plan, vllm, scanned
+        self._urls = urls
         self._upstream = upstream
         self._reference = reference_ids(plan.tokenizer)
 
@@ -126,26 +140,34 @@ class _Bench:
         with progress_bar() as progress:
             for size in plan.sizes:
                 for count in plan.sessions:
-                    times, last = self._measured(size, count, progress)
-                    rows += rows_of(times, size, count)
+                    times, last, served = self._measured(size, count, progress)
+                    rows += rows_of(times, size, count, served, self._scanned())
                     if count == 1:
                         rows += self._front_end(size, last, progress)
         return rows
 
-    def _measured(self, size: int, count: int, progress: Progress) -> tuple[Times, bytes]:
-        """Nanoseconds of every turn by way, and the last body that arrived upstream."""
+    def _measured(self, size: int, count: int, progress: Progress) -> tuple[Times, bytes, int]:
+        """Nanoseconds of every turn by way, the last body that arrived upstream, and the bytes of the client's."""
         rounds = self._plan.turns(size, count)
-        task = progress.add_task(f"proxy, {named(count)} of {size:,}", total=rounds + _WARM)
+        task = progress.add_task(f"proxy, {named(count)} of {size:,}", total=rounds + _WARM + 1)
         talks = [Talk(f"{size} {count} {number}", size, model=MODEL) for number in range(count)]
         times: Times = {way: [] for way in WAYS}
         with ExitStack() as stack:
             lines = {way: [stack.enter_context(Line(url)) for _ in talks] for way, url in self._urls.items()}
             at_once = stack.enter_context(_at_once(count))
             stack.enter_context(_no_collector())
-            for number in range(rounds + _WARM):
-                found = self._turn(talks, lines, at_once)
-                for way, taken in found.items() if number >= _WARM else ():
-                    times[way] += taken
+            before: _Turn | None = None
+            for number in range(rounds + _WARM + 1):
+                turn = _Turn([talk.body for talk in talks])
+                first = number % len(WAYS)
+                for way in (*WAYS[first:], *WAYS[:first]):
+                    sent, counted = (turn, number) if way == OURS else (before, number - 1)
+                    if sent is None:
+                        continue
+                    taken = _sent(way, sent, lines[way], at_once)
+                    if _WARM <= counted < rounds + _WARM:
+                        times[way] += taken
+                before = turn
                 for talk in talks:
                     talk.turn()
                 progress.advance(task)
@@ -153,25 +175,7 @@ class _Bench:
             with Line(self._upstream) as line:
                 last = line.get(standin.LAST)
         self._check(talks[0].body, last)
-        return times, last
-
-    def _turn(self, talks: Sequence[Talk], lines: Mapping[str, Sequence[Line]], at_once: AtOnce) -> Times:
-        ours = at_once([partial(line.post, CHAT, talk.body) for line, talk in zip(lines[OURS], talks, strict=True)])
-        pads = [orjson.loads(answer)["received"] - len(talks[k].body) for k, (_, answer) in enumerate(ours)]
-        assert all(pad > len(talk.body) // 8 for pad, talk in zip(pads, talks, strict=True)), "TokTier sent no IDs"
-        found = {OURS: [taken for taken, _ in ours]}
-        for way, headers in (
-            (PASS, [{passthrough.PAD: str(pad)} for pad in pads]),
-            (TEXT, [{} for _ in pads]),
-            (STREAMED, [{passthrough.PAD: str(pad), passthrough.STREAMED: "1"} for pad in pads]),
-        ):
-            asked = zip(lines[way], talks, headers, strict=True)
-            replies = at_once([partial(line.post, CHAT, talk.body, head) for line, talk, head in asked])
-            for k, (_, answer) in enumerate(replies):
-                wanted = len(talks[k].body) + (0 if way == TEXT else pads[k])
-                assert orjson.loads(answer)["received"] == wanted, f"{way} sent another number of bytes"
-            found[way] = [taken for taken, _ in replies]
-        return found
+        return times, last, len(talks[0].body)
 
     def _check(self, body: bytes, arrived: bytes) -> None:
         ids = orjson.loads(arrived)["kv_transfer_params"]["prompt_token_ids"]
@@ -207,12 +211,49 @@ class _Bench:
                     continue
                 times.append(taken)
                 progress.advance(task)
-            yield record(ACCOUNT, case, way, size, times) if times else unmeasured(ACCOUNT, case, way, size, note)
+            if not times:
+                yield unmeasured(ACCOUNT, case, way, size, note)
+                continue
+            served = len(raw)
+            yield record(ACCOUNT, case, way, size, times, served=served, scanned=0 if way == VLLM_IDS else served)
 
 
-def rows_of(times: Mapping[str, Sequence[int]], size: int, sessions: int) -> list[Record]:
-    """The rows of single turns, whose times stand in the same order for every way."""
-    rows = [record(ACCOUNT, f"turn, {named(sessions)}", way, size, taken) for way, taken in times.items()]
+@dataclass(frozen=True)
+class _Turn:
+    """The bodies of one turn of each session, and the bytes that TokTier sent beside them."""
+
+    bodies: Sequence[bytes]
+    pads: list[int] = field(default_factory=list)
+
+
+def _sent(way: str, turn: _Turn, lines: Sequence[Line], at_once: AtOnce) -> list[int]:
+    """Nanoseconds that a turn of each session takes this way. TokTier's fills ``turn.pads``, which others need."""
+    pads = [0] * len(turn.bodies) if way in (OURS, TEXT) else turn.pads
+    heads: list[dict[str, str]] = [{passthrough.PAD: str(pad)} if pad else {} for pad in pads]
+    if way == STREAMED:
+        heads = [{**head, passthrough.STREAMED: "1"} for head in heads]
+    asked = zip(lines, turn.bodies, heads, strict=True)
+    replies = at_once([partial(line.post, CHAT, body, head) for line, body, head in asked])
+    beside = [
+        orjson.loads(answer)["received"] - len(body) for (_, answer), body in zip(replies, turn.bodies, strict=True)
+    ]
+    if way == OURS:
+        assert all(pad > len(body) // 8 for pad, body in zip(beside, turn.bodies, strict=True)), "TokTier sent no IDs"
+        turn.pads.extend(beside)
+    assert beside == (turn.pads if way == OURS else pads), f"{way} sent another number of bytes"
+    return [taken for taken, _ in replies]
+
+
+def rows_of(
+    times: Mapping[str, Sequence[int]], size: int, sessions: int, served: int = 0, scanned: int = 0
+) -> list[Record]:
+    """The rows of single turns, whose times stand in the same order for every way. ``served``: bytes of a client's
+    body, ``scanned`` those that TokTier looked at; who only passes bodies on looks at nothing."""
+    case = f"turn, {named(sessions)}"
+    rows = [
+        record(ACCOUNT, case, way, size, taken, served=served, scanned=scanned if way == OURS else 0)
+        for way, taken in times.items()
+    ]
     for name, one, other in ((OURS, OURS, PASS), (DOUBLED, PASS, TEXT), (OVER_STREAMED, OURS, STREAMED)):
         differences = [a - b for a, b in zip(times[one], times[other], strict=True)]
         rows.append(record(ACCOUNT, f"added, {named(sessions)}", name, size, differences))

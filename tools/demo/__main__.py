@@ -76,7 +76,7 @@ async def main(console: Console, seed: int = SEED) -> int:
     for table in report.tables(turns, console.width):
         console.print(table)
     report.summary(console, turns, seconds)
-    found = report.problems(turns)
+    found = report.problems(turns) + report.lacking(turns)
     for problem in found:
         console.print(f"[bold red]{problem}[/]")
     return 1 if found else 0

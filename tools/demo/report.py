@@ -16,6 +16,19 @@ STAGES = ("parse", "normalise", "render", "match", "splice", "serialise")
 """The stages that are TokTier's own work on a request, in order (microseconds)."""
 REQUIRED = 0.9
 """Share of the eligible turns that must take the append or the edit path."""
+HELD = (
+    "tool result, streamed",
+    "long tool result",
+    "old output pruned",
+    "compaction",
+    "image",
+    "fork: title generator",
+    "fork: memory agent",
+    "tools changed",
+    "new user turn",
+)
+"""Turns that the session holds: what agents do."""
+LEAST = {"turns": 30, "eligible turns": 25, "tokens in a prompt": 50_000}
 
 
 def own_us(turn: Turn) -> int:
@@ -89,6 +102,26 @@ def problems(turns: Sequence[Turn]) -> list[str]:
     eligible = [turn for turn in turns if turn.eligible]
     if (share := repaired(turns)) < REQUIRED:
         found.append(f"{share:.0%} of {len(eligible)} eligible turns took append or edit; {REQUIRED:.0%} are required")
+    return found
+
+
+def lacking(turns: Sequence[Turn]) -> list[str]:
+    """What the session should hold and does not, in words: a shorter one would prove less."""
+    kinds = {turn.what for turn in turns}
+    found = [f"the session has no turn {name!r}" for name in HELD if name not in kinds]
+    verdicts = [turn.verdict for turn in turns]
+    longest = max((verdict.get("tokens") or 0 for verdict in verdicts), default=0)
+    for (name, least), held in zip(LEAST.items(), (len(turns), sum(t.eligible for t in turns), longest), strict=True):
+        if held < least:
+            found.append(f"{held:,} {name}; at least {least:,} are wanted")
+    for name, held in (
+        ("bypass", sum(turn.bypass for turn in turns) == 1),
+        ("second attempt", sum(turn.attempt == 1 for turn in turns) == 1),
+        ("verdict on every turn", all(verdicts)),
+        ("streamed turn", any(verdict.get("stream") for verdict in verdicts)),
+    ):
+        if not held:
+            found.append(f"the session has not what it should: a {name}")
     return found
 
 
