@@ -36,7 +36,7 @@ class Code:
 
 
 CODES: Mapping[str, Code] = {
-    "invalid_json": Code(400, "The body is no JSON object, or no UTF-8", Where.JSON),
+    "invalid_json": Code(400, "The body is no JSON object in UTF-8, UTF-16 or UTF-32", Where.JSON),
     "json_too_deep": Code(400, "The body nests deeper than `limits.json_depth`", Where.JSON),
     "json_too_many_values": Code(400, "The body has more values than `limits.json_values`", Where.JSON),
     "too_many_messages": Code(400, "There are more messages than `limits.messages`", Where.JSON),

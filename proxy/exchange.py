@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,8 +137,9 @@ class Exchange:
         limits = self.generation.settings.limits
         with self.record.stage("parse"):
             within = JsonLimits(limits.json_depth, limits.json_values)
-            ingest = Ingest(raw, within, self.store if keep else None, self.tenant.id_hash, hint)
             try:
+                raw = await self._in_utf8(raw)
+                ingest = Ingest(raw, within, self.store if keep else None, self.tenant.id_hash, hint)
                 parsed = await self._parse(ingest)
             except TooDeep:
                 raise errors.json_too_deep(limits.json_depth) from None
@@ -146,7 +148,8 @@ class Exchange:
             except jsonspan.NotAnObject:
                 raise ApiError(400, "The body must be a JSON object.", code="invalid_json") from None
             except UnicodeDecodeError as error:
-                raise ApiError(400, f"The body is not UTF-8 at byte {error.start}.", code="invalid_json") from None
+                encoding = error.encoding.upper()
+                raise ApiError(400, f"The body is not {encoding} at byte {error.start}.", code="invalid_json") from None
             except (ValueError, RecursionError) as error:
                 place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
                 raise ApiError(400, f"The body is not valid JSON{place}.", code="invalid_json") from None
@@ -154,6 +157,17 @@ class Exchange:
         if isinstance(messages, list) and len(messages) > limits.messages:
             raise errors.too_many_messages(limits.messages)
         return parsed, ingest.source(parsed)
+
+    async def _in_utf8(self, raw: bytes) -> bytes:
+        if b"\0" not in raw[:4] and raw[:2] not in (BOM_UTF16_BE, BOM_UTF16_LE):
+            return raw  # what is not UTF-8 begins so
+        told = await self.in_thread(len(raw), lambda: jsonspan.in_utf8(raw))
+        limit = self.generation.settings.server.max_body_bytes
+        if len(told) > limit:
+            raise errors.too_large(limit)
+        self.share.release()
+        self.share.take(len(told))
+        return told
 
     async def _parse(self, ingest: Ingest) -> jsonspan.Parsed:
         size = len(ingest.raw)

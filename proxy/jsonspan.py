@@ -4,8 +4,9 @@ Members can then be added, replaced or removed in the original bytes without tou
 repeats most of this one can be read beside it (`proxy.beside`).
 
 Invariants
-1. ``parse(raw).value == json.loads(raw)`` for every UTF-8 object that json.loads accepts (NaN, big integers, last of
-   duplicate keys included), and `parse` refuses what json.loads refuses. vLLM and SGLang read bodies with json.loads.
+1. ``parse(in_utf8(raw)).value == json.loads(raw)`` for every object that json.loads accepts (NaN, big integers, last of
+   duplicate keys included; but for lone surrogates outside of escapes, which no tokenizer can take), and what json.loads
+   refuses is refused. vLLM and SGLang read bodies with json.loads.
 2. `Parsed.pieces` of an object whose members are m1..mn are an object whose members are the kept ones, in order, with
    their own bytes, followed by the added ones.
 3. All places are bytes of ``raw``.
@@ -153,6 +154,18 @@ class Parsed:
         return spans
 
 
+def in_utf8(raw: bytes) -> bytes:
+    """``raw``, or the same text in UTF-8 where it is UTF-16 or UTF-32: json.loads takes them, so engines do.
+
+    Raises UnicodeDecodeError.
+    """
+    encoding = json.detect_encoding(raw)
+    if encoding.startswith("utf-8"):
+        return raw
+    text = _decode(raw, encoding)
+    return b"".join(text[start : start + _DECODE].encode() for start in range(0, len(text), _DECODE))
+
+
 def parse(raw: bytes, limits: JsonLimits = _LIMITS, within_s: float | None = None) -> Parsed:
     """Parse a UTF-8 JSON object (a byte order mark is allowed, as json.loads allows it).
 
@@ -242,13 +255,13 @@ def _end(text: str, end: int) -> None:
         raise JSONDecodeError("Extra data", text, end)
 
 
-def _decode(raw: bytes) -> str:
-    """``raw`` as UTF-8, in pieces: the decoder keeps the interpreter to itself. Raises UnicodeDecodeError."""
-    if len(raw) <= _DECODE or raw.isascii():
-        return raw.decode("utf-8")
-    decoder = codecs.getincrementaldecoder("utf-8")()
+def _decode(raw: bytes, encoding: str = "utf-8") -> str:
+    """``raw`` as text, in pieces: the decoder keeps the interpreter to itself. Raises UnicodeDecodeError."""
+    if len(raw) <= _DECODE or (encoding == "utf-8" and raw.isascii()):
+        return raw.decode(encoding)
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
         pieces = [decoder.decode(raw[start : start + _DECODE]) for start in range(0, len(raw), _DECODE)]
         return "".join([*pieces, decoder.decode(b"", True)])
     except UnicodeDecodeError:
-        return raw.decode("utf-8")  # fails too, and knows the place in the whole
+        return raw.decode(encoding)  # fails too, and knows the place in the whole

@@ -35,6 +35,19 @@ async def test_body_goes_up_with_ids_and_salt_at_its_end(stage: Stage) -> None:
     assert line["versions"] == {"fake": "1"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-le"])
+@pytest.mark.parametrize("size", [1, 200_000])
+async def test_json_that_is_not_utf8_goes_up_as_utf8(stage: Stage, encoding: str, size: int) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "ü" * size}]}
+    raw = json.dumps(body, ensure_ascii=False).encode(encoding)
+    assert (await stage.post(raw))[0] == 200
+    sent = stage.up.chats[0].json
+    assert sent["messages"] == body["messages"]
+    assert sent["kv_transfer_params"]["prompt_token_ids"] == ids_of(body)
+    assert (await stage.proxy.logged(1))[0]["bytes_in"] == len(raw)
+    assert stage.proxy.core.held.size == 0
+
+
 @pytest.mark.parametrize(
     ("token_field", "path"),
     [

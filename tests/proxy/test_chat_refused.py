@@ -56,6 +56,20 @@ async def test_broken_json_is_400(stage: Stage, raw: bytes) -> None:
     assert (status, error["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize("raw", [b"\0", b"\xff\xfe", "{".encode("utf-16"), b"{\0\0\0\0", '{"x":"'.encode("utf-32-be")])
+async def test_broken_json_in_other_encodings_is_400(stage: Stage, raw: bytes) -> None:
+    status, error = await stage.error(raw)
+    assert (status, error["code"]) == (400, "invalid_json")
+
+
+async def test_a_place_that_is_not_utf16_is_named(stage: Stage) -> None:
+    raw = json.dumps(BODY).encode("utf-16-le")
+    for size in (0, 1 << 20):
+        status, error = await stage.error(raw[:-2] + b" \0" * size + b"\x00\xd8" + raw[-2:])
+        assert (status, error["code"]) == (400, "invalid_json")
+        assert error["message"] == f"The body is not UTF-16-LE at byte {len(raw) - 2 + 2 * size}."
+
+
 async def test_lone_surrogate_is_named(stage: Stage) -> None:
     raw = (
         b'{"model":"m","messages":[{"role":"user","content":"ok \\ud83d\\ude00"},'

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.jsonspan import NotAnObject, parse
+from proxy.jsonspan import NotAnObject, in_utf8, parse
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -42,6 +42,35 @@ def same(a: object, b: object) -> bool:
 def test_value_equals_json_loads(case: tuple[bytes, list[tuple[str, str]]]) -> None:
     raw, _ = case
     assert same(parse(raw).value, json.loads(raw))
+
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("text", ["{}", "[]", "0", '{"ä": "🫨"}', '{"long": "' + "aä☃🫨" * 150_001 + '"}'])
+def test_every_encoding_that_json_loads_takes_becomes_utf8(encoding: str, text: str) -> None:
+    raw = text.encode(encoding)
+    told = in_utf8(raw)
+    assert told is raw if encoding.startswith("utf-8") else told.decode() == text
+    assert json.loads(told) == json.loads(raw)
+
+
+@given(st.binary(max_size=12) | st.text('{}"0 \0ä\ufeff', max_size=6).map(lambda text: text.encode("utf-16-le")))
+def test_what_becomes_utf8_is_what_json_loads_reads(raw: bytes) -> None:
+    try:
+        told = in_utf8(raw)
+    except UnicodeDecodeError:
+        with pytest.raises(ValueError):  # json.loads takes lone surrogates, but not outside of strings
+            json.loads(raw)
+        return
+    try:
+        expected = json.loads(raw)
+    except ValueError:
+        with pytest.raises(ValueError):
+            json.loads(told)
+    else:
+        assert same(json.loads(told), expected)
 
 
 @given(st.text('{}[]",:0123456789.eE+-ntrufalsNIy \\u\n', max_size=20))

@@ -226,6 +226,17 @@ async def test_bytes_of_bodies_are_limited_together(tmp_path: Path, chunked: boo
         assert stage.proxy.core.held.size == 0
 
 
+async def test_a_body_counts_as_the_utf8_that_it_becomes(tmp_path: Path) -> None:
+    async with staged(tmp_path, server={"max_body_bytes": 60_000}, limits={"body_bytes": 60_000}) as stage:
+        body = {"model": "m", "messages": [{"role": "user", "content": "龍" * 25_000}]}
+        raw = json.dumps(body, ensure_ascii=False).encode("utf-16")
+        assert len(raw) < 60_000
+        status, error = await stage.error(raw)
+        assert (status, error["code"]) == (413, "request_too_large")
+        await served(stage)
+        assert stage.proxy.core.held.size == 0
+
+
 async def test_a_body_is_not_held_while_its_reply_is_relayed(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.up.scripts.append([{"send": "data: {}\n\n"}, {"sleep_ms": 60_000}])
