@@ -20,6 +20,7 @@ from toktier.sessions import SessionStore
 _SAMPLE = 64
 _KEPT = "tools"
 """The member whose value is kept, and weighed where what was made of it is."""
+_MODEL = "model"
 _SMALL = 4096
 """Bytes of other members whose values are kept too. The rest is read again: objects take many times their bytes."""
 
@@ -96,14 +97,23 @@ def _small(parsed: Parsed) -> dict[str, Any]:
 
 
 def _most_alike(raw: bytes, sources: Sequence[Source]) -> Source | None:
-    """The one whose last message ends in ``raw`` as it ended there; else the first one."""
-    for source in sources:
-        parsed: Parsed = source.body
-        if parsed.listed is not None and len(parsed.listed.ends):
-            end = int(parsed.listed.ends[-1])
-            if raw[end - _SAMPLE : end] == parsed.raw[end - _SAMPLE : end]:
-                return source
-    return sources[0] if sources else None
+    """The first one of the same model whose last message ends in ``raw`` as it ended there; else one of the same model,
+    one that ends alike, or any. What was made for another model is of no use: its messages have to be read again."""
+    return max(sources, key=lambda source: _likeness(raw, source.body), default=None)
+
+
+def _likeness(raw: bytes, old: Parsed) -> tuple[bool, bool]:
+    """Whether ``raw`` names the model where ``old`` does, counted from either end, and whether a message ends where the
+    last one of ``old`` ended, and as it did."""
+    named = False
+    for member in old.members:
+        if member.name == _MODEL:
+            told = old.raw[member.start : member.end]
+            named = raw.startswith(told, member.start) or raw.startswith(told, member.start + len(raw) - len(old.raw))
+            break
+    listed = old.listed
+    end = int(listed.ends[-1]) if listed is not None and len(listed.ends) else 0
+    return named, end > 0 and raw[end - _SAMPLE : end] == old.raw[end - _SAMPLE : end]
 
 
 @dataclass(frozen=True, slots=True)

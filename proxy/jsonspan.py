@@ -5,8 +5,8 @@ repeats most of this one can be read beside it (`proxy.beside`).
 
 Invariants
 1. ``parse(in_utf8(raw)).value == json.loads(raw)`` for every object that json.loads accepts (NaN, big integers, last of
-   duplicate keys included; but for lone surrogates outside of escapes, which no tokenizer can take), and what json.loads
-   refuses is refused. vLLM and SGLang read bodies with json.loads.
+   duplicate keys included; but for lone surrogates outside of escapes, which no tokenizer can take), and what is
+   refused there is refused here. vLLM and SGLang read bodies with json.loads.
 2. `Parsed.pieces` of an object whose members are m1..mn are an object whose members are the kept ones, in order, with
    their own bytes, followed by the added ones.
 3. All places are bytes of ``raw``.

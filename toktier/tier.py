@@ -142,7 +142,10 @@ class ModelTier:
         """
         started = time.perf_counter_ns()
         if source is not None and source.shared and source.epoch != self.store.epoch:
-            body, source = source.again(), None  # what it shares was forgotten meanwhile, and may have been wrong
+            # What it shares was forgotten meanwhile, and may have been wrong.
+            if not wait and source.nbytes > _LARGE_SOURCE:
+                raise TakesLong("the messages")
+            body, source = source.again(), None
         on_wire = known = known_of(source)
         try:
             request = self.profile.normalise(body, self.template, self.settings, known)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.ingest import Ingest
+from proxy.ingest import Ingest, _Again
 from tests.support.feed import LIMITS, Feed, written
 from tests.support.models import qwen3
 from tests.support.tiers import LONG, body, maker, say, tool
@@ -171,6 +171,27 @@ def test_what_other_rules_made_of_a_message_is_not_taken_over(make: Callable[...
             feed.ask(body(*messages))
         messages += [say("assistant", f"a{turn}"), say("user", "q")]
     assert all(feed.shared for feed in feeds)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["named first", "named last"])
+def test_two_models_on_one_conversation(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """Each goes on from its own last body, although the other one's is later and ends alike."""
+    again: list[int] = []
+    read_again = _Again.__call__
+    monkeypatch.setattr(_Again, "__call__", lambda self: again.append(len(self.raw)) or read_again(self))
+    store = SessionStore(10**9)
+    feeds = {"a": Feed(make(store=store)), "b": Feed(make(PLAIN, store=store))}
+    messages, before = talk(4), 0
+    for turn in range(4):
+        for name, feed in feeds.items():
+            shared = feed.shared
+            feed.ask({"model": name, "messages": messages} if first else {"messages": messages, "model": name})
+            assert feed.shared - shared == before or turn == 0
+        before = len(messages)
+        messages = [*messages, say("assistant", f"a{turn}"), say("user", f"q{turn}")]
+    assert len(again) <= 1  # the second one's first body is read beside the other's
 
 
 def test_marks_of_known_messages(make: Callable[..., ModelTier]) -> None:
@@ -363,6 +384,27 @@ def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Calla
     tier.store.clear()
     feed._check(tier.prepare("t", ingest.whole().value, source=ingest.source(ingest.whole())), body(*talk(7)))
     assert (len(tier.store), known) == (0, 1)
+
+
+def test_a_large_body_that_shared_what_is_forgotten_is_read_by_who_may_wait(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toktier.tier._LARGE_SOURCE", 1000)
+    tier = make()
+    feed = Feed(tier)
+    messages = talk(5)
+    feed.ask(body(*messages))
+    messages += [say("assistant", "a"), say("user", "q")]
+    ingest = Ingest(written(body(*messages)), LIMITS, tier.store, "t")
+    parsed = ingest.beside()
+    assert parsed is not None
+    source = ingest.source(parsed)
+    tier.store.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(_Again, "__call__", lambda _: pytest.fail("the whole is not to be read here"))
+        with pytest.raises(TakesLong, match="the messages"):
+            tier.prepare("t", parsed.outline, wait=False, source=source)
+    feed._check(tier.prepare("t", parsed.outline, source=source), body(*messages))
 
 
 def test_bodies_are_found_by_their_own_tenant_only_and_go_with_their_session(make: Callable[..., ModelTier]) -> None:
