@@ -92,7 +92,7 @@ class Core:
             sessions=lambda: (len(self.store), self.store.nbytes),
             upstreams=lambda: self.generation.registry.states(),
             upstream_states=[state.value for state in State],
-            quarantined=lambda: len(self.shadow.quarantine.entries()),
+            quarantined=lambda: len(self.shadow.quarantine),
             shadow_waiting=lambda: self.shadow.waiting,
         )
         self.metrics.load(
@@ -146,6 +146,7 @@ class Core:
         """A new generation, with what ``before`` has and the settings do not change (invariant 4)."""
         generation = Generation(settings, tenants, Registry(settings, None if before is None else before.registry))
         self._living.append(generation)
+        self.metrics.begin(settings.models)
         old = before.registry.models if before is not None else {}
         for one in _looked_after(generation):
             if one in self._tasks:

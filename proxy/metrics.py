@@ -1,7 +1,10 @@
 """Prometheus metrics of one application, in a registry of their own.
 
-Invariant: every label value comes from the configuration, an enum or a small fixed set. What a client sends (a model
-name, a path) never becomes a label, so no client can grow the registry.
+Invariants
+1. Every label value comes from the configuration, an enum or a small fixed set. What a client sends (a model name, a
+   path) never becomes a label, so no client can grow the registry.
+2. Every series whose increase an alert waits for is there with 0 before anything can be counted (`Metrics.begin`): of
+   one that is born with its first event, Prometheus sees no increase. tests/proxy/test_dashboards.py asks each alert.
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from proxy.audit import STAGES, Flag, RequestRecord
+from proxy.error_codes import CODES, IN_STREAM
 from proxy.logs import dropped_lines
+from toktier.quarantine import Source
+from toktier.reasons import Bypass, FullEncode, FullRender
+from toktier.shadow.job import Drop
+from toktier.shortcuts import Way
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per series, which nobody reads
 
@@ -140,6 +148,30 @@ class Metrics:
         self._bound: dict[tuple[object, ...], Any] = {}
         for flag in Flag:
             self.flags.labels(flag.value)
+        for code in (*CODES, *IN_STREAM):
+            self.refusals.labels(code)
+
+    def begin(self, models: Iterable[str]) -> None:
+        """Have the counters of these models, by their configured names, before their first request (invariant 2).
+
+        Not `requests`, whose statuses are no fixed list: no alert asks for those.
+        """
+        results = ("equal", "different")
+        for model in models:
+            for counter in (self.mismatches, self.served, self.scanned, self.tokens):
+                counter.labels(model)
+            for counter, values in (
+                (self.mismatch_found, Source),
+                (self.bypasses, Bypass),
+                (self.full_encodes, FullEncode),
+                (self.full_renders, FullRender),
+                (self.encoded, Way),
+                (self.shadow_checks, results),
+                (self.shadow_dropped, Drop),
+                (self.parity_checks, results),
+            ):
+                for value in values:
+                    counter.labels(model, value)
 
     def observe(self, record: RequestRecord) -> None:
         """Counts a finished request. Call once, after the record's status is set."""
@@ -201,7 +233,7 @@ class Metrics:
         ``upstream_states`` are all states that there are, so that a state that is left reads 0. Call at most once.
         """
         numbers = (
-            ("toktier_quarantined", "Tokenizers and paths in quarantine", quarantined),
+            ("toktier_quarantined", "Tokenizers and paths in quarantine; a damaged file is one more", quarantined),
             ("toktier_shadow_waiting", "Checks that wait for a process", shadow_waiting),
         )
         self.registry.register(_Live(sessions, upstreams, tuple(upstream_states), numbers))

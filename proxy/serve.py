@@ -50,7 +50,9 @@ _ALWAYS_ANSWERED = ("/health", "/metrics")
 class Drain:
     """Counts running requests, and refuses new ones once `start` was called. Use its middleware as the outermost."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Callable[[RequestRecord], None]) -> None:
+        """``refused`` is told of every request that was refused, once its line is written."""
+        self._refused = refused
         self._running = 0
         self._draining = False
         self._idle = asyncio.Event()
@@ -74,7 +76,7 @@ class Drain:
         @web.middleware
         async def drain(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._draining and request.path not in _ALWAYS_ANSWERED:
-                return _refuse(request)
+                return self._refuse(request)
             self._running += 1
             self._idle.clear()
             try:
@@ -86,18 +88,18 @@ class Drain:
 
         return drain
 
-
-def _refuse(request: web.Request) -> web.Response:
-    found = routes.match(request.rel_url.raw_path)
-    error = draining()
-    if found is None or found[0].kind is not Kind.READY:  # a balancer asks that every second
-        record = RequestRecord(
-            request_id=audit.request_id(request.headers.get("X-Request-Id")),
-            route=found[0].pattern if found else "none",
-            error=error.code,
-        )
-        record.emit(error.status)
-    return error.response()
+    def _refuse(self, request: web.Request) -> web.Response:
+        found = routes.match(request.rel_url.raw_path)
+        error = draining()
+        if found is None or found[0].kind is not Kind.READY:  # a balancer asks that every second
+            record = RequestRecord(
+                request_id=audit.request_id(request.headers.get("X-Request-Id")),
+                route=found[0].pattern if found else "none",
+                error=error.code,
+            )
+            record.emit(error.status)
+            self._refused(record)
+        return error.response()
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -156,7 +158,7 @@ class Server:
 
     async def run(self) -> int:
         """Starts, serves, drains. 0 after a clean end, 1 when the address cannot be had or replies were cut off."""
-        from proxy.app import create_app
+        from proxy.app import CORE, create_app
 
         settings = self._settings
         ended = asyncio.Event()
@@ -167,7 +169,7 @@ class Server:
             log.error("cannot_start", place="auth.state_dir", reason=reason)
             _tell(f"auth.state_dir: {settings.auth.state_dir} cannot be used ({reason}). It must be writable.")
             return 1
-        drain = Drain()
+        drain = Drain(app[CORE].metrics.observe)
         app.middlewares.insert(0, drain.middleware)
         runner = Runner(
             app,

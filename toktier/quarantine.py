@@ -153,9 +153,9 @@ class Quarantine:
         """What is wrong with the file; None where nothing is."""
         return self._content.error
 
-    def __bool__(self) -> bool:
-        """Whether anything is in quarantine."""
-        return bool(self._entries) or self._content.everything is not None
+    def __len__(self) -> int:
+        """How much is in quarantine: the entries, and one more while nothing is trusted."""
+        return len(self._entries) + (self._content.everything is not None)
 
     # changes
 

@@ -96,6 +96,27 @@ def test_every_stage_and_flag_is_there_from_the_start() -> None:
         assert found[("toktier_flag_total", frozenset({("flag", flag.value)}))] == 0
 
 
+def test_a_model_has_its_counters_before_its_first_request_and_no_more_with_it() -> None:
+    metrics = Metrics()
+    metrics.begin(["m"])
+    before = samples(metrics)
+    for labels in ({"reason": "internal_error"}, {"reason": "quarantined"}):
+        assert value(metrics, "toktier_bypass_total", model="m", **labels) == 0
+    assert value(metrics, "toktier_shadow_dropped_total", model="m", reason="timeout") == 0
+    metrics.observe(
+        record(
+            model="m",
+            path=Path.BYPASS,
+            bypass=Bypass.INTERNAL_ERROR,
+            full=FullEncode.NO_CUT,
+            full_render=FullRender.ERROR,
+            prompt_tokens_equal=False,
+            error="upstream_closed",
+        )
+    )
+    assert {name for name, _ in samples(metrics).keys() - before.keys()} == {"toktier_requests_total"}
+
+
 def test_live_values_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     states = {"gpu": "unprobed"}

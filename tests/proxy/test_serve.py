@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from proxy import logs
+from proxy.audit import RequestRecord
 from proxy.config import Log
 from proxy.registry import CannotLoad, Loaded
 from proxy.serve import Drain, Server, _address
@@ -19,7 +20,8 @@ from toktier.reasons import Bypass
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
-    drain, release, entered = Drain(), asyncio.Event(), asyncio.Event()
+    counted: list[RequestRecord] = []
+    drain, release, entered = Drain(counted.append), asyncio.Event(), asyncio.Event()
 
     async def slow(_: web.Request) -> web.Response:
         entered.set()
@@ -48,6 +50,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
             assert (await client.get("/health")).status == 200
             assert (await client.get("/ready")).status == 503
         assert lines == [], "what balancers ask is not logged"
+        assert [(record.error, record.status) for record in counted] == [("shutting_down", 503)]
         assert not idle.done()
         release.set()
         assert await (await running).text() == "done"
@@ -56,13 +59,13 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new() -> None:
 
 
 async def test_an_idle_drain_ends_at_once() -> None:
-    drain = Drain()
+    drain = Drain(lambda _: None)
     drain.start()
     await asyncio.wait_for(drain.idle(), 20)
 
 
 async def test_a_handler_that_fails_does_not_hold_the_drain() -> None:
-    drain = Drain()
+    drain = Drain(lambda _: None)
 
     async def fail(_: web.Request) -> web.Response:
         raise web.HTTPBadRequest

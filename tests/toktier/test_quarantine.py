@@ -122,6 +122,16 @@ def test_a_lift_takes_what_matches(file: File) -> None:
     assert Quarantine(file).entries() == []
 
 
+def test_a_damaged_file_is_one_more_thing_in_quarantine(file: File) -> None:
+    quarantine = Quarantine(file)
+    assert len(quarantine) == 0
+    add(quarantine)
+    add(quarantine, path=Path.EDIT)
+    assert len(quarantine) == 2
+    file.write_text("no JSON")
+    assert len(Quarantine(file)) == 1
+
+
 def test_a_file_that_an_operator_removes_is_an_empty_one(file: File) -> None:
     quarantine = Quarantine(file)
     entry = add(quarantine)
