@@ -87,7 +87,8 @@ class UpstreamReport:
     url: str
     token_field: str
     credential: str
-    """Where the credential comes from: "configured", "from the client" or "none"."""
+    """Where the credential comes from: "configured", "from the client" (or "from the client, configured for probes") or
+    "none"."""
     reachable: bool | None = None
     problem: str | None = None
     version: str | None = None
@@ -191,9 +192,11 @@ def _settled(gpu: GpuPath) -> Gpu:
 
 
 def _upstream(name: str, upstream: Upstream, settings: Settings) -> UpstreamReport:
-    credential = "configured" if upstream.api_key or upstream.api_key_file else "none"
+    own = upstream.api_key or upstream.api_key_file
     if settings.auth.mode == "passthrough":
-        credential = "from the client"
+        credential = "from the client, configured for probes" if own else "from the client"
+    else:
+        credential = "configured" if own else "none"
     return UpstreamReport(name, upstream.url, upstream.token_field, credential)
 
 

@@ -307,7 +307,11 @@ class Upstream(Section):
         description="where the IDs go: vllm kv_transfer_params.prompt_token_ids, sglang input_ids, "
         "trtllm prompt_token_ids, dynamo nvext.token_data",
     )
-    api_key: SecretStr | None = Field(None, description="sent upstream as a Bearer token; better from the environment")
+    api_key: SecretStr | None = Field(
+        None,
+        description="sent upstream as a Bearer token; better from the environment. With auth.mode passthrough: only "
+        "with TokTier's own questions (probes, parity), never with a client's request",
+    )
     api_key_file: File | None = Field(None, description="file that holds api_key")
     connect_timeout_s: Seconds = Field(5.0, description="longest wait for a connection")
     read_timeout_s: Seconds = Field(600.0, description="longest silence of the engine (a long prefill is silent)")

@@ -227,13 +227,6 @@ def _secrets(settings: Settings, add: Add) -> None:
             add((*at, "api_key"), "given beside api_key_file", "keep one of them")
         else:
             _upstream_key(upstream, at, add)
-        if auth.mode == "passthrough" and (upstream.api_key or upstream.api_key_file):
-            key = "api_key" if upstream.api_key else "api_key_file"
-            add(
-                (*at, key),
-                "unused with auth.mode passthrough, which sends the client's own",
-                "remove it or change auth.mode",
-            )
 
 
 def _upstream_key(upstream: Upstream, at: Place, add: Add) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from proxy import routes
 from proxy.app import RELOAD
-from proxy.config import Settings
+from proxy.config import Settings, load
 from proxy.registry import CannotLoad, Loaded, State
 from proxy.routes import Kind
 from tests.support.fake_tier import FakeTier, ids_of
-from tests.support.fake_upstream import FakeUpstream
+from tests.support.fake_upstream import FakeUpstream, Seen
 from tests.support.models import load_qwen3
 from tests.support.proxy import Stage, running, settings_for, staged
 from tests.support.raw_http import talk
@@ -226,6 +226,40 @@ async def test_keys(tmp_path: Path) -> None:
         assert len(set(tenants)) == 2
         assert (await get(stage, "/health"))[0] == (await get(stage, "/ready"))[0] == 200
         assert (await get(stage, "/v1/models"))[0] == 401
+
+
+async def test_an_engine_that_wants_a_key_is_probed_with_passthrough(tmp_path: Path) -> None:
+    """By a configuration that `toktier serve` takes; the key is TokTier's own, and no client's."""
+
+    class Locked(FakeUpstream):
+        def engine(self, seen: Seen) -> tuple[int, bytes, str]:
+            if seen.header("Authorization") not in ("Bearer sk-probe", "Bearer client-key-1"):
+                return 401, b"{}", "application/json"
+            return super().engine(seen)
+
+    async with Locked(tokenize=ids_of) as up:
+        settings = load(
+            None,
+            {
+                "auth": {"mode": "passthrough", "state_dir": str(tmp_path)},
+                "shadow": {"rate": 0, "first": 0, "parity_rate": 1},
+                "upstreams": {"e": {"url": up.url, "api_key": "sk-probe"}},
+                "models": {"m": {"upstream": "e", "tokenizer": "embedded"}},
+            },
+            {},
+        )
+        async with running(settings, FakeTier().load) as proxy, aiohttp.ClientSession() as client:
+            for key, status in (("client-key-1", 200), ("wrong", 401), (None, 401)):
+                headers = {"Authorization": f"Bearer {key}"} if key else {}
+                async with client.post(proxy.url + "/v1/chat/completions", json=BODY, headers=headers) as reply:
+                    assert reply.status == status
+            async with asyncio.timeout(20):
+                while not any(line["event"] == "parity_check" for line in proxy.events):
+                    await asyncio.sleep(0.01)
+        assert [chat.header("Authorization") for chat in up.chats] == ["Bearer client-key-1", "Bearer wrong", None]
+        own = {seen.target: seen.header("Authorization") for seen in up.seen if seen not in up.chats}
+        assert set(own) == {"/version", "/v1/models", "/tokenize", "/v1/chat/completions"}
+        assert set(own.values()) == {"Bearer sk-probe"}
 
 
 async def test_passthrough(tmp_path: Path) -> None:

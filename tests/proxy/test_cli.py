@@ -226,6 +226,15 @@ async def test_probe_of_an_upstream_that_refuses_or_is_not_there(engine: TestSer
     assert gone.exit_code == 1
 
 
+def test_check_says_whose_credential_goes_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("check", "--upstream", "http://h", "--model", "m", "--json")
+    monkeypatch.setenv("TOKTIER_AUTH__MODE", "passthrough")
+    assert json.loads(run(*arguments).stdout)["upstreams"][0]["credential"] == "from the client"
+    monkeypatch.setenv("TOKTIER_UPSTREAMS__DEFAULT__API_KEY", "key")
+    told = json.loads(run(*arguments).stdout)["upstreams"][0]["credential"]
+    assert told == "from the client, configured for probes"
+
+
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_without_an_upstream_there_is_nothing_to_serve(command: str) -> None:
     done = run(command)
