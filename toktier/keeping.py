@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from toktier.digests import Digests
 from toktier.fingerprint import Fingerprint
-from toktier.known import MOST_CONTAINERS, Known, Made, Source, gaps, settle, taken_over, weights_of
+from toktier.known import MOST_CONTAINERS, Known, Made, Source, Weight, gaps, settle, taken_over, weights_of
 from toktier.template import RenderRequest
 from toktier.traits import Traits, together, traits_of
 
@@ -42,28 +42,30 @@ def to_keep(
     ``shown``: the messages and tools that the session's render keeps, where that is of this request: one set of objects
     is enough. ``known``: what was taken over.
     """
+    given, tools = (request.messages, request.tools) if shown is None else shown
+    messages, given_weight = given, Weight(0, 0)
     if request.by_wire is not None:
-        shown = None
-    messages, tools = (request.by_wire or request.messages, request.tools) if shown is None else shown
+        messages, first = request.by_wire, settle(given[0])
+        given_weight = first._replace(nbytes=first.nbytes + sys.getsizeof(given))
     runs, weights = ((), None) if known is None else (known.shared, known.made.weights)
     wire_tools = body.get("tools")
     if known is not None and known.made.wire_tools is wire_tools and known.made.tools is tools:
         tools_weight = known.made.tools_weight
     else:
         tools_weight = settle(wire_tools, tools)
-    aligned = request.wire_index is None
     made = Made(
         rules=request.rules,
         messages=messages,
-        aligned=aligned,
-        digests=wanted.messages if aligned else Digests(),
+        systems=request.systems,
+        given=given,
+        digests=wanted.messages,
         chain=wanted.chain,
-        marks=marks if aligned else b"",
+        marks=marks,
         weights=weights_of(runs, len(kinds), weights, lambda place: settle(messages[place])),
         tools_weight=tools_weight,
+        given_weight=given_weight,
         kinds=kinds,
         traits=traits,
-        developer=request.by_wire is not None,
         wire_tools=wire_tools,
         tool_choice=body.get("tool_choice"),
         tools=tools,

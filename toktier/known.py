@@ -70,27 +70,29 @@ class Run(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """What was made of a request's messages, one entry a message on the wire. Never changed."""
+    """What was made of a request's messages, one entry a message on the wire but where that is said. Never changed."""
 
     rules: tuple[object, ...]
     """By which ``messages`` were made: compared by identity."""
     messages: list[dict[str, Any]]
     """As the engine's rules have each of them."""
-    aligned: bool
-    """Whether the template was given one message for each of them, so that digests and marks are theirs."""
+    systems: tuple[int, ...] | None
+    """As in `toktier.template.RenderRequest`."""
+    given: list[dict[str, Any]]
+    """What the template was given: ``messages``, or what was made of them together."""
     digests: Digests
     chain: Digests
-    """As in `toktier.fingerprint.Fingerprint`."""
+    """Of ``given``, as in `toktier.fingerprint.Fingerprint`."""
     marks: bytes
-    """1 for a message with a special token's literal."""
+    """1 for each of ``given`` with a special token's literal."""
     weights: Weights
     """What the objects of ``messages`` are."""
     tools_weight: Weight
+    given_weight: Weight
+    """Of what ``given`` has beside ``messages``."""
     kinds: list[Traits]
     """What each message was on the wire."""
     traits: Traits
-    developer: bool
-    """Whether a message has that role."""
     wire_tools: object
     tool_choice: object
     """As the body had them: compared by identity."""
@@ -101,9 +103,9 @@ class Made:
     containers: int = field(init=False)
 
     def __post_init__(self) -> None:
-        weights = self.weights
-        self.nbytes = self.tools_weight.nbytes + _sum(weights.nbytes) + 64 * len(weights.nbytes) + 2048
-        self.containers = self.tools_weight.containers + _sum(weights.containers)
+        weights, tools, given = self.weights, self.tools_weight, self.given_weight
+        self.nbytes = tools.nbytes + given.nbytes + _sum(weights.nbytes) + 64 * len(weights.nbytes) + 2048
+        self.containers = tools.containers + given.containers + _sum(weights.containers)
 
 
 @dataclass(slots=True, eq=False)

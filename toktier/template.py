@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from toktier.errors import TakesLong, TemplateFailure, Unrenderable, UnusableFile
+from toktier.known import Run
 from toktier.reasons import Bypass
 from toktier.template_environment import Clock, environment
 from toktier.template_files import legacy_processor_template, own_templates, special_tokens
@@ -38,18 +40,33 @@ from toktier.template_shape import TemplateShape, shape_of
 class RenderRequest:
     """What a template is given. ``messages`` has one entry per message on the wire unless the profile says otherwise.
 
-    ``kwargs`` is everything else that reaches the template, ``add_generation_prompt`` included. ``wire_index`` maps
-    each message to its index on the wire; None when that is the identity. ``by_wire``: what was made of each message on
-    the wire by itself, where something was made of them together; None where that is ``messages``. ``rules``: by which
-    (`toktier.known.Made`).
+    ``kwargs`` is everything else that reaches the template, ``add_generation_prompt`` included. ``rules``: by which
+    they were made (`toktier.known.Made`).
     """
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
-    wire_index: list[int] | None = None
-    by_wire: list[dict[str, Any]] | None = None
     rules: tuple[object, ...] = ()
+    by_wire: list[dict[str, Any]] | None = None
+    """What was made of each message on the wire by itself, where the first of ``messages`` was then made of some; None
+    where that is ``messages``."""
+    systems: tuple[int, ...] | None = None
+    """Then the places on the wire of those. The others follow it in order."""
+    shared: tuple[Run, ...] = ()
+    """And which of ``messages`` are those of an earlier request (`toktier.known.Made.given`)."""
+
+    def wire_place(self, at: int) -> int:
+        """Where message ``at`` stands on the wire; for several, the first of them."""
+        return at if self.systems is None else wire_place(self.systems, at)
+
+
+def wire_place(systems: Sequence[int], at: int) -> int:
+    """`RenderRequest.wire_place`, by its ``systems``."""
+    if at == 0:
+        return systems[0]
+    others = at - 1
+    return others + bisect_right(range(len(systems)), others, key=lambda number: systems[number] - number)
 
 
 class HasTemplateFiles(Protocol):

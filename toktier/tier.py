@@ -146,18 +146,17 @@ class ModelTier:
             if not wait and source.nbytes > _LARGE_SOURCE:
                 raise TakesLong("the messages")
             body, source = source.again(), None
-        on_wire = known = known_of(source)
+        on_wire = known_of(source)
         try:
-            request = self.profile.normalise(body, self.template, self.settings, known)
+            request = self.profile.normalise(body, self.template, self.settings, on_wire)
         except OtherRules:
             assert source is not None
             if not wait and source.nbytes > _LARGE_SOURCE:
                 raise TakesLong("the messages") from None
             body, source = source.again(), replace(source, before=None, shared=())
-            on_wire = known = None
+            on_wire = None
             request = self.profile.normalise(body, self.template, self.settings)
-        if known is not None and (request.wire_index is not None or not known.made.aligned):
-            known = None
+        known = _given(on_wire, request)
         if not wait and source is not None:
             many = len(request.messages) - known.lead > _AFTER_CHANGE if known is not None else False
             if many or (known is None and source.nbytes > _LARGE_SOURCE):
@@ -251,7 +250,7 @@ class ModelTier:
         fold = memory.state(self._folded)
         kept = fold.kept
         lead = None
-        if known is not None and kept is not None and kept[0] is known.made.messages and request.by_wire is None:
+        if known is not None and kept is not None and kept[0] is known.made.given:
             lead = known.lead
         synced, memory.synced = memory.synced, False
 
@@ -370,6 +369,15 @@ class ModelTier:
         return b"".join(pieces)
 
 
+def _given(on_wire: Known | None, request: RenderRequest) -> Known | None:
+    """What is known of the messages that the template is given, by what is known of those on the wire."""
+    if on_wire is None or (request.by_wire is None) != (on_wire.made.systems is None):
+        return None
+    if request.by_wire is None:
+        return on_wire
+    return Known(on_wire.made, request.shared) if request.shared else None
+
+
 def _is_short(lease: Lease, request: RenderRequest, known: Known | None) -> bool:
     """Whether a render is likely to run a few iterations only: the session has all messages but the last ones, and none
     of these is a user's, after which many templates write what stands before it in another way."""
@@ -423,4 +431,4 @@ def _first_changed(splice: Splice, before: int, size: int, around: SpecialTokens
 def _first_changed_message(lease: Lease, request: RenderRequest) -> int | None:
     if lease.previous is None or lease.shared == len(request.messages):
         return None
-    return lease.shared if request.wire_index is None else request.wire_index[lease.shared]
+    return request.wire_place(lease.shared)

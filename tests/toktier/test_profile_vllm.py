@@ -233,7 +233,8 @@ def test_a_lone_leading_developer_becomes_system() -> None:
         {"messages": [{"role": "developer", "content": "d", "name": "n"}, {"role": "user", "content": "q"}]}
     )
     assert made.messages[0] == {"role": "system", "content": "d", "name": "n"}
-    assert made.wire_index is None
+    assert made.systems == (0,)
+    assert [made.wire_place(at) for at in range(2)] == [0, 1]
 
 
 def test_more_system_messages_are_merged_at_the_front() -> None:
@@ -247,7 +248,7 @@ def test_more_system_messages_are_merged_at_the_front() -> None:
     made = normalise({"messages": wire})
     assert made.messages[0] == {"role": "system", "content": "a\nb\n\nc"}
     assert roles(made) == ["system", "user", "assistant"]
-    assert made.wire_index == [1, 0, 3]
+    assert [made.wire_place(at) for at in range(3)] == [1, 0, 3]
     assert normalise({"messages": wire}, content_format="openai").messages[0]["content"] == "a\nb\n\nc"
 
 

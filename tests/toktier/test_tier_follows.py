@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as File
+from random import Random
 from typing import Any
 
 import pytest
 
+import toktier.tier as tier_module
 from proxy.ingest import Ingest, _Again
 from tests.support.feed import LIMITS, Feed, written
 from tests.support.models import qwen3
@@ -158,6 +160,67 @@ def test_a_developer_among_known_messages(make: Callable[..., ModelTier]) -> Non
         feed.ask(body(*messages))
         messages += [say("assistant", "a"), say("user", "q")]
     assert feed.shared > 3 * 8
+
+
+@pytest.mark.parametrize(
+    "others", [(), (say("system", "be brief"), say("developer", "and kind"))], ids=["one", "three"]
+)
+def test_an_append_to_a_developers_session_costs_what_is_new(
+    make: Callable[..., ModelTier], monkeypatch: pytest.MonkeyPatch, others: tuple[Any, ...]
+) -> None:
+    """Nothing that is known is hashed, compared or converted again, so the event loop may do it."""
+    monkeypatch.setattr("toktier.tier._LARGE_SOURCE", 1000)
+    monkeypatch.setattr("toktier.tier.AT_ONCE_S", 60.0)  # what is counted here is messages
+    feed = Feed(make(PLAIN))
+    messages = [say("developer", LONG), *talk(20)[1:], *others]
+    feed.ask(body(*messages))
+    packed: list[int] = []
+    leads: list[int | None] = []
+    fingerprint, render = tier_module.fingerprint, FoldState.render
+
+    def counted(*arguments: Any) -> Any:
+        made = fingerprint(*arguments)
+        packed.append(len(made.packed))
+        return made
+
+    def told(state: FoldState, request: Any, lead: int | None, *more: Any) -> Any:
+        leads.append(lead)
+        return render(state, request, lead, *more)
+
+    monkeypatch.setattr(tier_module, "fingerprint", counted)
+    monkeypatch.setattr(FoldState, "render", told)
+    for k in range(3):
+        known = len(messages) - len(others)
+        messages = [*messages, say("assistant", f"a{k}"), say("tool", f"q{k}")]
+        prepared = feed.ask(body(*messages), wait=False)
+        assert (prepared.path, prepared.full_render) == (Path.APPEND, None)
+        assert prepared.first_changed_message == known + len(others)
+        assert (packed[-1], leads[-1]) == (2, known)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sessions_in_which_developers_come_and_go(make: Callable[..., ModelTier], seed: int) -> None:
+    random = Random(seed)
+    feed = Feed(make(PLAIN))
+    messages = [say(random.choice(["system", "developer"]), LONG), *talk(2)[1:]]
+    for step in range(25):
+        at = random.randrange(len(messages) + 1)
+        kind = random.choice(["append", "append", "append", "put in", "take out", "rename", "end"])
+        if kind == "append":
+            messages = [*messages, say("assistant", f"a{step}"), say("user", f"q{step}")]
+        elif kind in ("put in", "end"):
+            at = at if kind == "put in" else len(messages)
+            role = random.choice(["system", "developer", "user"])
+            messages = [*messages[:at], say(role, random.choice(["", f"n{step} <|im_end|>"])), *messages[at:]]
+        elif kind == "take out" and at < len(messages) and messages[at]["content"] != LONG:
+            messages = messages[:at] + messages[at + 1 :]
+        elif kind == "rename" and at < len(messages):
+            renamed = messages[at] | {"role": random.choice(["system", "developer", "user"])}
+            messages = [*messages[:at], renamed, *messages[at + 1 :]]
+        prepared = feed.ask(body(*messages))
+        whole = feed.tier.profile.normalise(body(*messages), feed.tier.template, feed.tier.settings)
+        assert prepared.control_tokens == sum("<|im_end|>" in one["content"] for one in whole.messages)
+    assert feed.shared > feed.messages / 2
 
 
 def test_what_other_rules_made_of_a_message_is_not_taken_over(make: Callable[..., ModelTier]) -> None:

@@ -32,7 +32,8 @@ that the request goes upstream as text, because vLLM would fail while rendering 
     dropped. (``_postprocess_messages``)
 10. ``developer`` messages stay when the template names the role. Else they become ``system``, and if then any
     system message is not the first, all are merged into one at the front, joined by a blank line, empty ones left
-    out, other keys lost. (``renderers/hf.py::_convert_developer_to_system``, ``_consolidate_system_messages``)
+    out, other keys lost: `toktier.profiles.vllm_developer`.
+    (``renderers/hf.py::_convert_developer_to_system``, ``_consolidate_system_messages``)
 11. Tools are dumped as ``type, function{name, description, parameters[, strict][, defer_loading]}[, defer_loading]``:
     description and parameters stay as null where absent, unknown keys go, and ``defer_loading`` on the tool is
     copied to the function. ``tool_choice: "none"`` drops the tools when the server says so.
@@ -53,10 +54,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toktier.errors import Unrenderable
-from toktier.known import Known, OtherRules, gaps, taken_over
+from toktier.known import Known, OtherRules, taken_over
 from toktier.profiles.base import ProfileSettings, renderer_of
 from toktier.profiles.eligibility import COMMON, check_fields
-from toktier.profiles.vllm_content import JOINER, content_of
+from toktier.profiles.vllm_content import content_of
+from toktier.profiles.vllm_developer import as_system
 from toktier.profiles.vllm_tools import tool_calls_of, tools_of
 from toktier.reasons import Bypass
 from toktier.template import ChatTemplate, RenderRequest
@@ -139,10 +141,10 @@ class VllmProfile:
         if known is not None and not known.by(rules):
             raise OtherRules
         messages = _messages(body.get("messages"), as_list, shape, current, known)
-        if not shape.names_developer and _names_developer(messages, known):
-            converted, wire_index = _developer_as_system(messages)
-            return RenderRequest(converted, tools, kwargs, wire_index, messages, rules)
-        return RenderRequest(messages, tools, kwargs, rules=rules)
+        converted = None if shape.names_developer else as_system(messages, known)
+        if converted is None:
+            return RenderRequest(messages, tools, kwargs, rules=rules)
+        return RenderRequest(converted.messages, tools, kwargs, rules, messages, converted.systems, converted.shared)
 
     def _tools(
         self, body: Mapping[str, Any], exclude_when_none: bool, known: Known | None
@@ -196,12 +198,6 @@ def _message(message: Any, index: int, as_list: bool, shape: TemplateShape, curr
     return made
 
 
-def _names_developer(messages: list[dict[str, Any]], known: Known | None) -> bool:
-    """Whether any message is the developer's. Known ones are not looked at where none of them was."""
-    places = range(len(messages)) if known is None or known.made.developer else gaps(known.shared, len(messages))
-    return any(messages[place]["role"] == "developer" for place in places)
-
-
 def _assistant_keys(
     made: dict[str, Any], message: dict[str, Any], index: int, shape: TemplateShape, current: bool
 ) -> None:
@@ -231,22 +227,6 @@ def _string(value: object, index: int, key: str) -> str:
     if type(value) is not str:
         raise Unrenderable(Bypass.UNSUPPORTED_MESSAGE, f"messages[{index}].{key}")
     return value
-
-
-def _developer_as_system(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """Rule 10."""
-    converted = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
-    systems = [index for index, one in enumerate(converted) if one["role"] == "system"]
-    if systems == [0]:
-        return converted, None
-    texts = [_plain(converted[index]["content"]) for index in systems]
-    merged = {"role": "system", "content": "\n\n".join(text for text in texts if text)}
-    rest = [index for index, one in enumerate(converted) if one["role"] != "system"]
-    return [merged, *(converted[index] for index in rest)], [systems[0], *rest]
-
-
-def _plain(content: Any) -> str:
-    return content if isinstance(content, str) else JOINER.join(part["text"] for part in content if "text" in part)
 
 
 def _template_kwargs(body: Mapping[str, Any], shape: TemplateShape, settings: ProfileSettings) -> dict[str, Any]:
