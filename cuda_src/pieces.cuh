@@ -3,7 +3,7 @@
 #include "warp.cuh"
 
 constexpr int PROBE_THREADS = 128, AT_ONCE = 2;  // pieces of one thread
-// Where pieces begin in a tile of PROBE_TILE bytes, in order. PROBE_THREADS threads. Returns how many.
+// Where pieces begin in a tile of PROBE_TILE bytes, in order. All threads of a block. Returns how many.
 __device__ inline u32 list_pieces(const Marks &m, u32 tile, u32 words, u16 *list, u32 *sums) {
     const int tid = threadIdx.x;
     const u32 own = tile * (PROBE_TILE / 32) + tid;
@@ -17,14 +17,14 @@ __device__ inline u32 list_pieces(const Marks &m, u32 tile, u32 words, u16 *list
     return sums[0] + sums[1];
 }
 
-struct ProbeSpace {
+template <int THREADS> struct ProbeSpace {
     u16 list[PROBE_TILE + 1];
     u16 missed[PROBE_TILE];  // numbers of pieces that are no token: short ones from the front, middle ones from the back
     u16 later[PROBE_TILE];
-    u32 sums[PROBE_THREADS / 32], behind, laters, shorts, middles, first_short, first_middle;
+    u32 sums[THREADS / 32], behind, laters, shorts, middles, first_short, first_middle;
 };
-__device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
-    ProbeSpace &s = *(ProbeSpace *)raw;
+template <int THREADS> __device__ void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
+    ProbeSpace<THREADS> &s = *(ProbeSpace<THREADS> *)raw;
     const int tid = threadIdx.x;
     const u32 n = w.request->n, words = (n + 31) / 32, tiles = (n + PROBE_TILE - 1) / PROBE_TILE;
     const Marks m = marks_of(w);
@@ -48,26 +48,26 @@ __device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
             else if (length > SHORT) s.missed[PROBE_TILE - 1 - atomicAdd(&s.middles, 1u)] = (u16)i;
             else s.missed[atomicAdd(&s.shorts, 1u)] = (u16)i;
         };
-        for (u32 base = 0; base < pieces; base += AT_ONCE * PROBE_THREADS) {
+        for (u32 base = 0; base < pieces; base += AT_ONCE * THREADS) {
             const u8 *x[AT_ONCE];
             u32 length[AT_ONCE], id[AT_ONCE];
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
-                const u32 i = base + j * PROBE_THREADS + tid;
+                const u32 i = base + j * THREADS + tid;
                 x[j] = w.text + (i < pieces ? at_of(i) : begin);
                 length[j] = i < pieces ? length_at(i) : 0;
             }
             probe_short(t, x, length, id);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
-                const u32 i = base + j * PROBE_THREADS + tid;
+                const u32 i = base + j * THREADS + tid;
                 if (i >= pieces) continue;
                 if (id[j] == LATER) s.later[atomicAdd(&s.laters, 1u)] = (u16)i;
                 else found(i, id[j]);
             }
         }
         __syncthreads();
-        for (u32 j = tid; j < s.laters; j += PROBE_THREADS) found(s.later[j], probe(t, w.text + at_of(s.later[j]), length_at(s.later[j])));
+        for (u32 j = tid; j < s.laters; j += THREADS) found(s.later[j], probe(t, w.text + at_of(s.later[j]), length_at(s.later[j])));
         __syncthreads();
         if (tid < 2) {  // one place in the queues for all of the tile
             const u32 count = tid ? s.middles : s.shorts;
@@ -75,8 +75,8 @@ __device__ inline void probe_kernel(const Tables &t, const Work &w, u8 *raw) {
         }
         __syncthreads();
         auto miss = [&](u32 i) { return Miss{at_of(i), i | length_at(i) << 16}; };
-        for (u32 j = tid; j < s.shorts; j += PROBE_THREADS) w.shorts[s.first_short + j] = miss(s.missed[j]);
-        for (u32 j = tid; j < s.middles; j += PROBE_THREADS) w.middles[s.first_middle + j] = miss(s.missed[PROBE_TILE - 1 - j]);
+        for (u32 j = tid; j < s.shorts; j += THREADS) w.shorts[s.first_short + j] = miss(s.missed[j]);
+        for (u32 j = tid; j < s.middles; j += THREADS) w.middles[s.first_middle + j] = miss(s.missed[PROBE_TILE - 1 - j]);
         __syncthreads();
     }
 }
@@ -168,11 +168,11 @@ template <int THREADS> __device__ void sums_kernel(const Work &w) {
 }
 
 // The tokens of a tile in a row at `to`, four pieces a thread. Ends behind a barrier. Returns how many.
-__device__ inline u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
+template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
     const int tid = threadIdx.x;
     const u32 begin = tile * PROBE_TILE, pieces = w.pieces[tile];
     u32 out = 0;
-    for (u32 base = 0; base < pieces; base += 512) {
+    for (u32 base = 0; base < pieces; base += 4 * THREADS) {
         const u32 i = base + 4 * tid;
         const uint4 q = i < pieces ? *(const uint4 *)(w.ids + begin + i) : make_uint4(0, 0, 0, 0);
         const u32 ids[4] = {q.x, q.y, q.z, q.w};
@@ -185,7 +185,7 @@ __device__ inline u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
         u32 at = out + warp_sum_before(own, total);
         if (!lane_id()) sums[tid >> 5] = total;
         __syncthreads();
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < THREADS / 32; j++) {
             if (j < tid >> 5) at += sums[j];
             all += sums[j];
         }
@@ -216,11 +216,20 @@ __device__ __forceinline__ void tell(const Work &w, u32 total) {
     static_assert(WORDS == 32, "");
     ((u32 *)w.host_request)[threadIdx.x] = threadIdx.x == TOTAL ? total : ((const u32 *)w.request)[threadIdx.x];
 }
+// Tells the host that all is there, which looks at nothing else meanwhile; behind what every block has written before. All
+// threads of all `blocks` blocks call it once.
+__device__ inline void tell_turn(const Work &w, u32 blocks) {
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x || (blocks > 1 && atomicAdd(&w.request->merged, 1u) != blocks - 1)) return;
+    __threadfence_system();
+    *(volatile u32 *)(w.host_request + 1) = w.request->turn;
+}
 // All in a row on the device, behind `sums`; the host copies as many as it is told of.
 __device__ inline void compact_kernel(const Work &w) {
     __shared__ u32 sums[4];
     const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
-    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) row_of(w, k, sums, w.out + w.sums[k / SUMMED] + w.offsets[k]);
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) row_of<128>(w, k, sums, w.out + w.sums[k / SUMMED] + w.offsets[k]);
     if (!blockIdx.x && threadIdx.x < 32) tell(w, w.request->total);
 }
 
@@ -246,7 +255,7 @@ __device__ inline void finish_kernel(const Work &w) {
     __shared__ u32 sums[4];
     const u32 tiles = (w.request->n + PROBE_TILE - 1) / PROBE_TILE;
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
-        const u32 before = tokens_before(w, k, sums), from = before % LINE, to = from + row_of(w, k, sums, row + from);
+        const u32 before = tokens_before(w, k, sums), from = before % LINE, to = from + row_of<128>(w, k, sums, row + from);
         u32 *out = w.host_out + (before - from);
         for (u32 i = 4 * threadIdx.x; i < to; i += 4 * 128) {
             if (i >= from && i + 4 <= to) *(uint4 *)(out + i) = *(const uint4 *)(row + i);
@@ -257,4 +266,5 @@ __device__ inline void finish_kernel(const Work &w) {
         if (k == tiles - 1 && threadIdx.x < 32) tell(w, before - from + to);
         __syncthreads();
     }
+    tell_turn(w, gridDim.x);
 }

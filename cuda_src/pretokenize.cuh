@@ -49,36 +49,38 @@ template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u3
     return any;
 }
 
+// Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier.
+template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, u32 n, u32 k, u32 tiles) {
+    const int tid = threadIdx.x;
+    const long begin = (long)k * T::BYTES;
+    const bool high = __syncthreads_or(load_classes(s, t, w.text, n, begin, tid));
+    find_start(s, t, tid);
+    __syncthreads();
+    walk(s, begin, tid, w.exits + k);
+    u32 any = 0;
+    if (high) any = store_cuts<T>(t, w.text, n, begin, w.cuts);
+    else
+        for (int i = tid; i < T::BYTES / 32; i += T::THREADS) w.cuts[begin / 32 + i] = 0;
+    __syncthreads();
+    any = __syncthreads_or(any | store_mask(s, n, begin, tid, w.mask));
+    if (!tid) {
+        w.any[k] = any;
+        w.late[k] = late_of(s);
+        if (k == tiles - 1) w.late[tiles] = 0;
+        u32 head = head_of(s);
+        if (head) {
+            w.heads[k] = head;
+            w.deferred[atomicAdd(&w.request->deferred, 1u)] = k;
+        }
+    }
+    __syncthreads();
+}
 template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
-    const int tid = threadIdx.x;
     const u32 n = w.request->n, tiles = n / T::BYTES + 1;
-    load_tables(s, t, tid);
+    load_tables(s, t, threadIdx.x);
     __syncthreads();
-    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
-        const long begin = (long)k * T::BYTES;
-        const bool high = __syncthreads_or(load_classes(s, t, w.text, n, begin, tid));
-        find_start(s, t, tid);
-        __syncthreads();
-        walk(s, begin, tid, w.exits + k);
-        u32 any = 0;
-        if (high) any = store_cuts<T>(t, w.text, n, begin, w.cuts);
-        else
-            for (int i = tid; i < T::BYTES / 32; i += T::THREADS) w.cuts[begin / 32 + i] = 0;
-        __syncthreads();
-        any = __syncthreads_or(any | store_mask(s, n, begin, tid, w.mask));
-        if (!tid) {
-            w.any[k] = any;
-            w.late[k] = late_of(s);
-            if (k == tiles - 1) w.late[tiles] = 0;
-            u32 head = head_of(s);
-            if (head) {
-                w.heads[k] = head;
-                w.deferred[atomicAdd(&w.request->deferred, 1u)] = k;
-            }
-        }
-        __syncthreads();
-    }
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) one_tile(s, t, w, n, k, tiles);
 }
 
 template <class T> __device__ void maps_of_tiles(const Tables &t, const Work &w, u8 *raw) {

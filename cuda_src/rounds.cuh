@@ -38,7 +38,7 @@ struct Pair {
 
 template <class P> HD void share_begin(const Sequence<P> &s, const Tables &t, const u8 *text, const Share &own) {
     for (u32 i = own.low; i < own.high; i++) {
-        s.tokens[i] = ro(t.of_byte + ro(text + i));
+        s.tokens[i] = ro(t.of_byte + text[i]);
         s.starts[i] = (P)i;
         s.ranks[i] = ASK;
     }

@@ -85,19 +85,24 @@ template <int THREADS> struct BlockTeam {
 
 // Releases what the block has written, and acquires what the others have: cheaper than a fence on both sides.
 __device__ __forceinline__ u32 arrive(u32 *arrivals) {
-    u32 before;
+    u32 before = 0;
+#ifdef __CUDA_ARCH__
     asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
+#endif
     return before;
 }
 __device__ __forceinline__ u32 arrived(const u32 *arrivals) {
-    u32 now;
+    u32 now = 0;
+#ifdef __CUDA_ARCH__
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(arrivals) : "memory");
+#endif
     return now;
 }
 // All threads of `blocks` blocks meet; what they have written before is then seen. The blocks must be on the device at the
 // same time.
 __device__ inline void meet(u32 *arrivals, u32 blocks) {
     __syncthreads();
+    if (blocks == 1) return;
     if (!threadIdx.x) {
         const u32 goal = (arrive(arrivals) / blocks + 1) * blocks;
         while ((int)(arrived(arrivals) - goal) < 0) {}

@@ -27,7 +27,8 @@ struct Request {  // copied with the text, so that counters are zero
     u32 passes;
     u32 merged;       // blocks that have finished
     u32 barriers[2];  // arrivals at those of heads and of stretches, whose blocks are other numbers
-    u32 unused[12];
+    u32 turn;         // a number that comes back when all is delivered
+    u32 unused[11];
 };
 static_assert(sizeof(Request) == 128, "buffers.py packs it");
 
@@ -58,10 +59,11 @@ struct Work {
     u32 *out;
     u32 *sums;         // per SUMMED probe tiles
     u32 *host_out;     // page-locked memory of the host, in the device's address space
-    Request *host_request;
+    Request *host_request;   // behind it the turn comes back
+    const Request *staged;   // of brief texts, with the text behind it: where the host puts them
     u32 shift;         // log2 of the mask words of a tile of the pre-tokenizer
     u32 room;          // bytes of text that the buffers are made for
 };
-static_assert(sizeof(Work) == 32 * 8 + 8, "buffers.py packs it without padding");
+static_assert(sizeof(Work) == 33 * 8 + 8, "buffers.py packs it without padding");
 
 HD Marks marks_of(const Work &w) { return Marks{w.mask, w.late, w.any, w.cuts, w.shift}; }

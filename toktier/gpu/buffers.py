@@ -32,7 +32,8 @@ REQUEST = np.dtype(
         ("passes", "<u4"),
         ("merged", "<u4"),
         ("barriers", "<u4", 2),
-        ("unused", "<u4", 12),
+        ("turn", "<u4"),
+        ("unused", "<u4", 11),
     ]
 )
 """``struct Request``."""
@@ -69,6 +70,7 @@ FIELDS = (
     "sums",
     "host_out",
     "host_request",
+    "staged",
 )
 """The pointers of ``struct Work``, in order."""
 _STRUCT = struct.Struct(f"<{len(FIELDS)}Q2I")
@@ -158,10 +160,10 @@ class Layout:
                 at = -(-at // ALIGNMENT) * ALIGNMENT
         return cls(room, shape, offsets, at)
 
-    def structure(self, base: int, host_out: int, host_request: int) -> bytes:
-        """``struct Work`` for arrays from address ``base`` on; both host addresses as the device sees them."""
+    def structure(self, base: int, host_out: int, host_request: int, staged: int) -> bytes:
+        """``struct Work`` for arrays from address ``base`` on; the host's addresses as the device sees them."""
         at = {name: base + offset for name, offset in self.offsets.items()}
-        at |= {"host_out": host_out, "host_request": host_request}
+        at |= {"host_out": host_out, "host_request": host_request, "staged": staged}
         shift = (self.shape.tile // 32).bit_length() - 1
         return _STRUCT.pack(*(at[name] for name in FIELDS), shift, self.room)
 

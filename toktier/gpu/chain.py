@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from toktier.gpu.buffers import LARGE, PROBE_TILE, SMALL, SUMMED, TEAM_BLOCKS, Layout
 
-SMALLEST_ROOM = 2048
+BRIEF = 2048
+"""Bytes of room for texts of less than that, which one kernel takes: launches are what takes long of them."""
 BULK_FROM = 16 << 20
 """Bytes of room from which on throughput counts and latency does not: other tiles, more launches, and the host copies
 the IDs when it knows how many."""
@@ -20,10 +21,10 @@ QUICK = ("longs", "probe", "merge", "finish")
 BULK = ("windows", "stretches", "probe", "merge", "sums", "compact")
 NAMES = tuple(
     dict.fromkeys(
-        (*(f"{name}_{shape.name}" for shape in (SMALL, LARGE) for name in _SHAPED), *QUICK, *BULK, "merge_few")
+        ("brief", *(f"{name}_{shape.name}" for shape in (SMALL, LARGE) for name in _SHAPED), *QUICK, *BULK, "merge_few")
     )
 )
-_THREADS = {"longs": 256, "stretches": 256, "sums": 1024}
+_THREADS = {"brief": 256, "longs": 256, "stretches": 256, "sums": 1024}
 _TOGETHER = ("heads", "longs", "stretches")
 _EARLY = ("merge", "finish")
 _EVEN = ("windows",)
@@ -41,10 +42,11 @@ class Sizes:
     stretches: int
     probe: int
     merge: int
+    brief: int
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.uint32]) -> Sizes:
-        return cls(*(int(number) for number in numbers[3:8]))
+        return cls(*(int(number) for number in numbers[3:9]))
 
     def shared(self, name: str, states: int = _STATES_LIMIT) -> int:
         """Of one kernel, for a transducer of ``states``."""
@@ -52,8 +54,8 @@ class Sizes:
         if kernel in _SHAPED:
             tile, threads = (self.large, LARGE.threads) if shape == LARGE.name else (self.small, SMALL.threads)
             return tile if kernel == "tiles" else tile + (4 * states + 16) * threads
-        plain = {"longs": self.stretches, "stretches": self.stretches, "probe": self.probe, "merge": self.merge}
-        return plain.get(name, 0)
+        plain = {"brief": self.brief, "longs": self.stretches, "stretches": self.stretches, "probe": self.probe}
+        return (plain | {"merge": self.merge}).get(name, 0)
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,30 @@ class Kernel:
     """All blocks have as much to do: no more of them than the device holds at once, or the last ones run alone."""
 
 
+def room_for(size: int) -> int:
+    """Bytes of room of the buffers for a text of ``size`` bytes: a power of two."""
+    return BRIEF if size < BRIEF else max(2 * BRIEF, 1 << (size - 1).bit_length())
+
+
+def is_brief(layout: Layout) -> bool:
+    """Whether one kernel takes such texts, and reads and writes the host's memory by itself."""
+    return layout.room == BRIEF and not is_bulk(layout)
+
+
 def is_bulk(layout: Layout) -> bool:
     """Whether the host copies the IDs of such texts."""
-    return layout.room >= BULK_FROM
+    return layout.shape is LARGE
+
+
+def layout_for(room: int) -> Layout:
+    """What texts of up to ``room`` bytes work on."""
+    return Layout.of(room, LARGE if room >= BULK_FROM else SMALL)
 
 
 def chain(layout: Layout, processors: int) -> list[Kernel]:
     """The launches for texts of up to ``layout.room`` bytes, in order."""
+    if is_brief(layout):
+        return [Kernel("brief", 1, _THREADS["brief"])]
     shape, room = layout.shape, layout.room
     tiles, probe_tiles, words = room // shape.tile + 1, room // PROBE_TILE + 1, room // 32 + 1
     wide = 16 * processors

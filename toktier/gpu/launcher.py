@@ -3,9 +3,11 @@
 Invariants:
 - The context is the device's primary one, which PyTorch uses as well; it is pushed for a call and popped again, also
   where the call raises. Nothing here creates or destroys a context.
-- A request is one copy in (a short text's is a part of the graph), one graph launch and one synchronisation. The last
-  kernel writes as many IDs as there are into page-locked memory, so that nothing has to be asked in between. Of long
-  texts it only tells how many there are; the host then has them copied, so that kernels of other texts go on beside it.
+- A request is one copy in (a short text's is a part of the graph, a brief one's is the kernel's own), one graph launch
+  and one synchronisation. The last kernel writes as many IDs as there are into page-locked memory, so that nothing has
+  to be asked in between, and the number of the host's turn behind them, for which the host watches: it asks the driver
+  only where that takes long. Of long texts the last kernel only tells how many IDs there are; the host then has them
+  copied, so that kernels of other texts go on beside it.
 - Kernels whose blocks wait for each other are launched cooperatively: all their blocks are on the device, or none.
 - An encoder's calls come one at a time (a lock): buffers belong to the encoder. A result is a view of page-locked
   memory that the next call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
@@ -15,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from toktier.gpu.buffers import LARGE, PADDING, REQUEST, SMALL, WORK_SIZE, Layout, counters
-from toktier.gpu.chain import BULK_FROM, NAMES, SMALLEST_ROOM, Kernel, Sizes, chain, is_bulk
+from toktier.gpu.buffers import PADDING, REQUEST, WORK_SIZE, Layout, counters
+from toktier.gpu.chain import NAMES, Kernel, Sizes, chain, is_brief, is_bulk, layout_for, room_for
 from toktier.gpu.driver import Arguments, Function, How, Module, call
 from toktier.gpu.fatbin import Fatbin
 from toktier.gpu.graph import Graph, capture
@@ -33,6 +36,9 @@ from toktier.ids import Ids
 
 COPIED_INSIDE = 32 << 10
 """Bytes of room up to which the graph copies the whole room: less than a copy of its own takes to be started."""
+LOOKS = 5000 if platform.machine() in ("x86_64", "AMD64") else 0
+"""How often the host looks for its turn before it asks the driver: some 0.2 ms, in which other threads wait. Other
+processors may see the turn before what was written ahead of it."""
 
 
 class KernelFault(RuntimeError):
@@ -112,7 +118,8 @@ class Bucket:
         )
         self.staging[:] = 0
         self.out: npt.NDArray[np.uint32] = driver.pagelocked_empty(layout.room + PADDING, np.uint32, mem_flags=flags)
-        self.done: npt.NDArray[np.uint8] = driver.pagelocked_empty(REQUEST.itemsize, np.uint8, mem_flags=flags)
+        self.done: npt.NDArray[np.uint8] = driver.pagelocked_empty(2 * REQUEST.itemsize, np.uint8, mem_flags=flags)
+        self.done[:] = 0
         self.told = counters(self.done)
         self._size = 0
         self._copy = (int(self.memory), self.staging.ctypes.data)
@@ -120,18 +127,20 @@ class Bucket:
         self._told = memoryview(self.done).cast("I")
         self.kernels = chain(layout, encoder.device.processors)
         self._ids = int(self.memory) + layout.offsets["out"] if is_bulk(layout) else None
-        self.launches = self.prepared(encoder, *(array.base.get_device_pointer() for array in (self.out, self.done)))
+        self._turn = 0
+        shared = (self.out, self.done, self.staging)
+        self.launches = self.prepared(encoder, *(array.base.get_device_pointer() for array in shared))
         self.graph: Graph = capture(stream, self._record, (self.memory, self.staging, self.out, self.done))
         self.graph.upload(stream)
         stream.synchronize()
 
-    def prepared(self, encoder: Encoder, out: int, told: int) -> list[Callable[[], None]]:
-        """The launches, with the addresses to which IDs and counters are delivered."""
-        arguments = Arguments(encoder.tables, self.layout.structure(int(self.memory), out, told))
+    def prepared(self, encoder: Encoder, out: int, told: int, staged: int) -> list[Callable[[], None]]:
+        """The launches, with the addresses to which IDs and counters are delivered, and that of the staged text."""
+        arguments = Arguments(encoder.tables, self.layout.structure(int(self.memory), out, told, staged))
         return [encoder.device.prepared(kernel, self.stream, arguments, encoder.states) for kernel in self.kernels]
 
     def _record(self) -> None:
-        if self.layout.room <= COPIED_INSIDE:
+        if self.layout.room <= COPIED_INSIDE and not is_brief(self.layout):
             self._driver.memcpy_htod_async(int(self.memory), self.staging, self.stream)
         for launch in self.launches:
             launch()
@@ -143,25 +152,37 @@ class Bucket:
 
     def send(self) -> None:
         """Puts the copy of the staged text and its counters on the stream."""
-        self._request[_SIZE_WORD] = self._size
+        self._head()
         call("cuMemcpyHtoDAsync_v2", *self._copy, REQUEST.itemsize + self._size, self.stream.handle, quick=True)
+
+    def _head(self) -> None:
+        self._request[_SIZE_WORD] = self._size
+        self._turn = self._request[_TURN_WORD] = self._turn + 1 & 0xFFFFFFFF
 
     def start(self) -> None:
         """Puts all that is to be done for the staged text on the stream."""
         if self.layout.room <= COPIED_INSIDE:
-            self._request[_SIZE_WORD] = self._size
+            self._head()
         else:
             self.send()
         self.graph.launch(self.stream)
 
     def wait(self) -> None:
         """Until that is done. Raises what the driver says went wrong, and `KernelFault`."""
-        self.stream.synchronize()
+        if self._ids is not None or not self._turn_has_come():
+            self.stream.synchronize()
         if self._told[_ERROR_WORD]:
             raise KernelFault("a piece was not encoded")
         if self._ids is not None:
             self._driver.memcpy_dtoh_async(self.out[: self._told[_TOTAL_WORD]], self._ids, self.stream)
             self.stream.synchronize()
+
+    def _turn_has_come(self) -> bool:
+        told, turn = self._told, self._turn
+        for _ in range(LOOKS):  # noqa: SIM110 - a generator takes twice as long
+            if told[_BACK_WORD] == turn:
+                return True
+        return False
 
     def result(self) -> Ids:
         """The IDs, where they have been put."""
@@ -172,7 +193,9 @@ def _word(name: str) -> int:
     return int(REQUEST.fields[name][1]) // 4  # type: ignore[index]
 
 
-_SIZE_WORD, _ERROR_WORD, _TOTAL_WORD = map(_word, ("n", "error", "total"))
+_SIZE_WORD, _ERROR_WORD, _TOTAL_WORD, _TURN_WORD = map(_word, ("n", "error", "total", "turn"))
+_BACK_WORD = REQUEST.itemsize // 4
+"""Where the turn comes back: behind the counters."""
 
 
 class Encoder:
@@ -214,10 +237,9 @@ class Encoder:
 
     def bucket(self, size: int) -> Bucket:
         """The bucket of a text of ``size`` bytes, made if it is not there. In the device's context only."""
-        room = max(SMALLEST_ROOM, 1 << (size - 1).bit_length())
+        room = room_for(size)
         if room not in self._buckets:
-            layout = Layout.of(room, LARGE if room >= BULK_FROM else SMALL)
-            self._buckets[room] = Bucket(self, layout, self._stream)
+            self._buckets[room] = Bucket(self, layout_for(room), self._stream)
         return self._buckets[room]
 
     def _encode(self, segment: bytes) -> Ids:

@@ -94,7 +94,7 @@ class HostCore:
         """The offsets at which pieces begin, shape ``(pieces,)``."""
         out = np.zeros(len(text), np.uint8)
         counts = Counts()
-        structure = _structure(tables)
+        structure = structure_of(tables)
         self._library.tt_starts(structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts))
         return np.flatnonzero(out), counts.as_dict()
 
@@ -102,7 +102,7 @@ class HostCore:
         """The IDs of a segment."""
         out = np.zeros(len(text) + 64, np.uint32)
         counts = Counts()
-        structure = _structure(tables)
+        structure = structure_of(tables)
         total = self._library.tt_encode(
             structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts)
         )
@@ -149,23 +149,30 @@ class HostDevice:
         """Nothing is held."""
 
 
-def _structure(tables: Tables) -> bytes:
+def structure_of(tables: Tables) -> bytes:
+    """``struct Tables``, with the host's addresses."""
     return tables.structure({name: tables.arrays[name].ctypes.data for name in ARRAYS})
 
 
-def core(folder: Path) -> HostCore:
-    """The core, built in ``folder`` unless it is there. Raises `FileNotFoundError` without g++ and
-    `subprocess.CalledProcessError` where it does not compile."""
+def built(folder: Path, source: str, *more: str) -> Path:
+    """The library of one of `SOURCES`, compiled in ``folder`` unless it is there; ``more``: flags. Raises
+    `FileNotFoundError` without g++ and `subprocess.CalledProcessError` where it does not compile."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise FileNotFoundError("g++ is not installed")
-    state = hashlib.sha256(" ".join(_FLAGS).encode())
+    flags = [*_FLAGS, *more]
+    state = hashlib.sha256(" ".join([source, *flags]).encode())
     for path in sorted(SOURCES.iterdir()):
         state.update(path.name.encode() + b"\0" + path.read_bytes())
-    built = folder / f"core-{state.hexdigest()[:20]}.so"
-    if not built.exists():
+    found = folder / f"{Path(source).stem}-{state.hexdigest()[:20]}.so"
+    if not found.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = built.with_suffix(f".{id(state)}.part")
-        subprocess.run([compiler, *_FLAGS, "-o", str(part), str(SOURCES / "host.cpp")], check=True)
-        part.replace(built)
-    return HostCore(built)
+        part = found.with_suffix(f".{id(state)}.part")
+        subprocess.run([compiler, *flags, "-o", str(part), str(SOURCES / source)], check=True)
+        part.replace(found)
+    return found
+
+
+def core(folder: Path) -> HostCore:
+    """The core, as `built`."""
+    return HostCore(built(folder, "host.cpp"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toktier.gpu.buffers import LARGE, SMALL, TEAM_BLOCKS, Layout, Shape
-from toktier.gpu.chain import BULK_FROM, NAMES, SMALLEST_ROOM, Sizes, chain
+from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, Sizes, chain, is_brief, is_bulk, layout_for, room_for
 from toktier.gpu.fatbin import SOURCES
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import Device
@@ -26,10 +26,10 @@ def declared() -> dict[str, str]:
 def test_every_launch_is_a_kernel_with_its_threads() -> None:
     kernels = declared()
     assert len(kernels) > 9
-    for room, shape in ((SMALLEST_ROOM, SMALL), (1 << 20, SMALL), (BULK_FROM, LARGE), (64 << 20, LARGE)):
+    for room, shape in ((BRIEF, SMALL), (2 * BRIEF, SMALL), (1 << 20, SMALL), (BULK_FROM, LARGE), (64 << 20, LARGE)):
         for kernel in chain(Layout.of(room, shape), 132):
             threads = kernels[kernel.name.removesuffix(f"_{shape.name}")]
-            known = {"THREADS": shape.threads, "PROBE_THREADS": 128}
+            known = {"THREADS": shape.threads, "PROBE_THREADS": 128, "Brief::THREADS": 256}
             assert kernel.threads == (known[threads] if threads in known else int(threads)), kernel
     assert {name.removesuffix("_small").removesuffix("_large") for name in NAMES} == kernels.keys()
 
@@ -66,12 +66,24 @@ def test_blocks_that_wait_for_each_other_are_launched_together() -> None:
 
 
 def test_shared_memory_is_what_a_transducer_needs() -> None:
-    sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800)
+    sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800, brief=70_000)
     assert sizes.shared("tiles_small", 20) == 10_000
     assert sizes.shared("heads_small", 20) == 10_000 + 4 * 20 * 128 + 16 * 128
     assert sizes.shared("stretches") == sizes.shared("longs") == 40_000
     assert sizes.shared("merge") == 9_800
     assert sizes.shared("windows") == 0
+    assert sizes.shared("brief") == 70_000
+
+
+def test_brief_texts_are_shorter_than_a_tile() -> None:
+    """A text that fills a tile has another one behind it, which may begin with what only the first tile never has."""
+    rooms = {size: room_for(size) for size in (1, BRIEF - 1, BRIEF, BRIEF + 1, 2 * BRIEF, 2 * BRIEF + 1, 3_000_000)}
+    assert list(rooms.values()) == [BRIEF, BRIEF, 2 * BRIEF, 2 * BRIEF, 2 * BRIEF, 4 * BRIEF, 1 << 22]
+    assert all(size <= room for size, room in rooms.items())
+    assert SMALL.tile == BRIEF
+    ways = [(is_brief(layout_for(1 << bits)), is_bulk(layout_for(1 << bits))) for bits in range(11, 27)]
+    assert ways == [(True, False), *[(False, False)] * 12, *[(False, True)] * 3]
+    assert [kernel.name for kernel in chain(layout_for(BRIEF), 132)] == ["brief"]
 
 
 def test_a_lost_context_is_given_back_all_the_same() -> None:
