@@ -10,7 +10,7 @@ import numpy.typing as npt
 from toktier.gpu.buffers import LARGE, PROBE_TILE, SMALL, SUMMED, TEAM_BLOCKS, Layout
 
 BRIEF = 2048
-"""Bytes of room for texts of less than that, which one kernel takes: launches are what takes long of them."""
+"""Bytes of room for texts of less than that, which one kernel can take: of them launches are what takes long."""
 BULK_FROM = 16 << 20
 """Bytes of room from which on throughput counts and latency does not: other tiles, more launches, and the host copies
 the IDs when it knows how many."""
@@ -78,9 +78,8 @@ def room_for(size: int) -> int:
     return BRIEF if size < BRIEF else max(2 * BRIEF, 1 << (size - 1).bit_length())
 
 
-def is_brief(layout: Layout) -> bool:
-    """Whether one kernel takes such texts, and reads and writes the host's memory by itself."""
-    return layout.room == BRIEF and not is_bulk(layout)
+ONE = [Kernel("brief", 1, _THREADS["brief"])]
+"""Instead of `chain`, for texts of less than `BRIEF` bytes. It reads the text in the host's memory."""
 
 
 def is_bulk(layout: Layout) -> bool:
@@ -95,8 +94,6 @@ def layout_for(room: int) -> Layout:
 
 def chain(layout: Layout, processors: int) -> list[Kernel]:
     """The launches for texts of up to ``layout.room`` bytes, in order."""
-    if is_brief(layout):
-        return [Kernel("brief", 1, _THREADS["brief"])]
     shape, room = layout.shape, layout.room
     tiles, probe_tiles, words = room // shape.tile + 1, room // PROBE_TILE + 1, room // 32 + 1
     wide = 16 * processors

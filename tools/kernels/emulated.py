@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from toktier.gpu.buffers import PADDING, REQUEST, Layout, counters
-from toktier.gpu.chain import Sizes, chain, is_bulk
+from toktier.gpu.chain import ONE, Sizes, chain, is_bulk
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.tables import Tables
 from toktier.ids import Ids
@@ -25,9 +25,10 @@ class Emulator:
 
     library: ctypes.CDLL
 
-    def encode(self, tables: Tables, text: bytes, layout: Layout, order: int = 0) -> Ids:
-        """The IDs of a segment. Threads run in ``order``: 0 ascending, 1 descending, others by chance. Raises
-        `KernelFault`. Threads that do not meet, and what is written behind shared memory, end the process."""
+    def encode(self, tables: Tables, text: bytes, layout: Layout, order: int = 0, *, one: bool = False) -> Ids:
+        """The IDs of a segment. Threads run in ``order``: 0 ascending, 1 descending, others by chance; ``one``: by the
+        one kernel. Raises `KernelFault`. Threads that do not meet, and what is written behind shared memory,
+        end the process."""
         room = layout.room
         rng = np.random.default_rng(order)
         memory = rng.integers(0, 256, layout.size + 256, np.uint8)  # as the last text has left it
@@ -42,7 +43,7 @@ class Emulator:
         work = layout.structure(base, out.ctypes.data, told.ctypes.data, staged.ctypes.data)
         numbers = np.array([self.library.tt_number(k) for k in range(9)], np.uint32)
         sizes = Sizes.of(numbers)
-        for kernel in chain(layout, PROCESSORS):
+        for kernel in ONE if one else chain(layout, PROCESSORS):
             blocks = 1 if kernel.together else kernel.blocks
             shared = sizes.shared(kernel.name, tables.numbers["states"])
             arguments = structure_of(tables), work, blocks, kernel.threads, shared, order

@@ -6,13 +6,14 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from toktier.gpu.buffers import LARGE, SMALL, TEAM_BLOCKS, Layout, Shape
-from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, Sizes, chain, is_brief, is_bulk, layout_for, room_for
+from toktier.gpu.buffers import LARGE, REQUEST, SMALL, TEAM_BLOCKS, Layout, Shape
+from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Sizes, chain, is_bulk, layout_for, room_for
 from toktier.gpu.fatbin import SOURCES
 from toktier.gpu.graph import DriverError
-from toktier.gpu.launcher import Device
+from toktier.gpu.launcher import LOOKS, Bucket, Device, KernelFault, quicker
 
 DECLARED = r'extern "C" __global__ void __launch_bounds__\((\w+(?:::\w+)?)(?:, \d+)?\) tt_(\w+?)(?:_##NAME)?\('
 
@@ -27,7 +28,7 @@ def test_every_launch_is_a_kernel_with_its_threads() -> None:
     kernels = declared()
     assert len(kernels) > 9
     for room, shape in ((BRIEF, SMALL), (2 * BRIEF, SMALL), (1 << 20, SMALL), (BULK_FROM, LARGE), (64 << 20, LARGE)):
-        for kernel in chain(Layout.of(room, shape), 132):
+        for kernel in [*chain(Layout.of(room, shape), 132), *ONE]:
             threads = kernels[kernel.name.removesuffix(f"_{shape.name}")]
             known = {"THREADS": shape.threads, "PROBE_THREADS": 128, "Brief::THREADS": 256}
             assert kernel.threads == (known[threads] if threads in known else int(threads)), kernel
@@ -81,9 +82,7 @@ def test_brief_texts_are_shorter_than_a_tile() -> None:
     assert list(rooms.values()) == [BRIEF, BRIEF, 2 * BRIEF, 2 * BRIEF, 2 * BRIEF, 4 * BRIEF, 1 << 22]
     assert all(size <= room for size, room in rooms.items())
     assert SMALL.tile == BRIEF
-    ways = [(is_brief(layout_for(1 << bits)), is_bulk(layout_for(1 << bits))) for bits in range(11, 27)]
-    assert ways == [(True, False), *[(False, False)] * 12, *[(False, True)] * 3]
-    assert [kernel.name for kernel in chain(layout_for(BRIEF), 132)] == ["brief"]
+    assert [is_bulk(layout_for(1 << bits)) for bits in range(11, 27)] == [False] * 13 + [True] * 3
 
 
 def test_a_lost_context_is_given_back_all_the_same() -> None:
@@ -113,3 +112,82 @@ def test_a_lost_context_is_given_back_all_the_same() -> None:
     with pytest.raises(DriverError):
         device.close()
     assert (context.detached, context.pushed) == (True, 0)
+
+
+class _Watched:
+    """A bucket without a device: what its kernel tells comes after so many looks, or when the driver is asked."""
+
+    def __init__(self, looks: int, *, bulk: bool = False, error: int = 0) -> None:
+        self.bucket: Any = object.__new__(Bucket)
+        self.looks, self.error, self.asked = looks, error, 0
+        self.told = [0] * (REQUEST.itemsize // 4 + 1)
+        self.bucket._told, self.bucket._request, self.bucket._turn, self.bucket._size = self, [0] * 64, 0, 9
+        self.bucket.stream = SimpleNamespace(synchronize=self.synchronize)
+        self.bucket._ids = 1 if bulk else None
+        self.bucket._driver = SimpleNamespace(memcpy_dtoh_async=lambda *_: None)
+        self.bucket.out = np.arange(99, dtype=np.uint32)
+
+    def synchronize(self) -> None:
+        self.asked += 1
+        self._tell()
+
+    def __getitem__(self, word: int) -> int:
+        if word == len(self.told) - 1:
+            self.looks -= 1
+            if self.looks == 0:
+                self._tell()
+        return self.told[word]
+
+    def _tell(self) -> None:
+        self.told = np.zeros(2 * REQUEST.itemsize, np.uint8).view(np.uint32).tolist()[: len(self.told)]
+        self.told[REQUEST.fields["total"][1] // 4] = 7  # type: ignore[index]
+        self.told[REQUEST.fields["error"][1] // 4] = self.error  # type: ignore[index]
+        self.told[-1] = self.bucket._turn
+
+
+def test_the_host_watches_for_its_turn_and_asks_the_driver_only_where_that_takes_long() -> None:
+    for looks, asked in ((1, 0), (LOOKS // 2, 0), (LOOKS + 1, 1)):
+        watched = _Watched(looks)
+        watched.bucket._head()
+        assert watched.bucket._request[:1] == [9]
+        watched.bucket.wait()
+        assert (watched.asked, len(watched.bucket.result())) == (asked if LOOKS else 1, 7)
+
+
+def test_an_earlier_turn_is_not_this_one() -> None:
+    watched = _Watched(0)
+    watched.told[-1] = 5
+    watched.bucket._turn = 5
+    watched.bucket._head()
+    watched.bucket.wait()
+    assert watched.asked == 1
+    watched.bucket._turn = 0xFFFFFFFF
+    watched.bucket._head()
+    assert watched.bucket._turn == 0
+
+
+def test_of_long_texts_the_driver_is_asked() -> None:
+    watched = _Watched(1, bulk=True)
+    watched.bucket._head()
+    watched.bucket.wait()
+    assert watched.asked == 2
+
+
+def test_a_fault_is_told_with_the_turn() -> None:
+    watched = _Watched(1, error=1)
+    watched.bucket._head()
+    with pytest.raises(KernelFault):
+        watched.bucket.wait()
+
+
+def test_the_quicker_way_is_kept_and_the_other_one_given_up() -> None:
+    closed: list[int] = []
+
+    def way(ns: int) -> Any:
+        return SimpleNamespace(time=lambda _: ns, graph=SimpleNamespace(close=lambda: closed.append(ns)), ns=ns)
+
+    for times in ((3, 2), (2, 3)):
+        assert quicker([way(ns) for ns in times]).ns == 2
+    assert closed == [3, 3]
+    only = way(1)
+    assert quicker([only]) is only
