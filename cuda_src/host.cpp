@@ -268,7 +268,7 @@ bool cut_long(const Tables &t, const u8 *text, u32 n, const Marks &m, Counts &co
     for (auto &p : longs)
         for (u32 word = first_word(p); word <= last_word(p); word++) {
             Joined j = joined(p, bits.data(), word);
-            if (j.known) atomic_or(&m.mask[word], j.bits);
+            if (j.known) atomic_or(&m.mask[word], j.bits & inside(p.begin, p.end, word));
             counts.open += !j.known;
             marks.push_back(!j.known);
         }

@@ -52,7 +52,7 @@ __device__ inline void join_windows(const Work &w) {
         const u32 word = word_of(p, piece, slot);
         const Joined j = joined(p, w.windows, word);
         w.marked[slot] = !j.known;
-        if (j.known) mark(w, word, j.bits);
+        if (j.known) mark(w, word, j.bits & inside(p.begin, p.end, word));  // where it begins is marked, as a cut perhaps
         else w.request->open = 1;
     }
 }

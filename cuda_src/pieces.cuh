@@ -179,7 +179,7 @@ template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums,
         u32 counts[4], own = 0, total, all = 0;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            counts[k] = i + k >= pieces ? 0 : ids[k] & MISSED ? (ids[k] & ~MISSED) >> MISSED_COUNT : 1;
+            counts[k] = i + k >= pieces ? 0 : is_missed(ids[k]) ? (ids[k] & ~MISSED) >> MISSED_COUNT : 1;
             own += counts[k];
         }
         u32 at = out + warp_sum_before(own, total);
@@ -194,7 +194,7 @@ template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums,
         for (int k = 0; k < 4; k++)
 #pragma unroll
             for (u32 j = 0; j < 3; j++) {
-                const bool miss = ids[k] & MISSED && j < counts[k];
+                const bool miss = is_missed(ids[k]) && j < counts[k];
                 tokens[k][j] = miss ? w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j] : ids[k];
             }
 #pragma unroll

@@ -10,6 +10,9 @@ constexpr u32 SHORT = 16, MIDDLE = 63;  // bytes of pieces that are merged by ha
 // A piece that is no token, in `ids`: its tokens lie in `loose`, at its own position in the text.
 constexpr u32 MISSED = 1u << 31, MISSED_COUNT = 11;  // MISSED | how many << MISSED_COUNT | position in the probe tile
 
+// NONE stands where nothing has encoded a piece, which `error` tells.
+HD bool is_missed(u32 id) { return id & MISSED && id != NONE; }
+
 struct Miss {
     u32 begin;
     u32 at;  // index among the tile's pieces | length << 16

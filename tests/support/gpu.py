@@ -22,6 +22,7 @@ from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.gpu.tables import Tables, tables_of
 from toktier.reference_of import reference_of
 from tools.kernels.host import HostCore, core
+from tools.kernels.seams import seam, whole_only
 
 FAMILIES = (
     "qwen3",
@@ -98,9 +99,12 @@ def hostile(name: str, count: int, seed: str) -> Iterator[str]:
     """Random texts of the tokenizer's own classes, with runs that never synchronise and pieces of every length."""
     source = TextSource(classes_of(tables(name)), seed=f"{name} {seed}")
     rng = random.Random(f"{name} {seed}")
+    tokens = whole_only(tables(name))
     for _ in range(count):
         kind = rng.random()
-        if kind < 0.5:
+        if tokens and kind < 0.2:
+            text = seam(tokens, rng)
+        elif kind < 0.5:
             text = source.text(rng.choice((1, 2, 3, 5, 8, 13, 30, 80)))
         elif kind < 0.8:
             text = "".join(_stretch(rng, source) for _ in range(rng.randint(1, 4)))

@@ -32,6 +32,7 @@ from toktier.gpu.tables import Tables, tables_of
 from toktier.ids import Ids
 from toktier.reference_of import reference_of
 from tools.bench.texts import corpus, styled, worst
+from tools.kernels.seams import seam, whole_only
 
 SIDECARS = {"gpt2_tiktoken": "r50k_base", "o200k_tiktoken": "o200k_base", "qwen_tiktoken": "qwen"}
 """For folders without a sidecar: the one of ``conf/tiktoken``."""
@@ -53,6 +54,8 @@ NATURAL = ("mixed", "code", "prose", "logs", "CJK")
 CAPPED = 200_000
 SIZES = (900, 5_000, 40_000, 200_000, 1_000_000, 3_000_000, 6_000_000)
 PER_JOB = 10_000
+ALONE = 10
+"""Of so many strings one goes alone as well."""
 _SEPARATOR = "\ue000"
 
 
@@ -131,7 +134,7 @@ def _alphabet(folder: Path) -> npt.NDArray[np.uint32]:
 
 
 def strings_of(job: Job) -> list[str]:
-    """Random strings over the tokenizer's classes, a third of them with runs."""
+    """Random strings over the tokenizer's classes, a third of them with runs; some as `seam` makes them."""
     rng = np.random.default_rng(job.seed)
     alphabet = _alphabet(job.folder)
     lengths = rng.choice([1, 2, 3, 5, 8, 13, 30, 80], PER_JOB, p=[0.05, 0.1, 0.15, 0.2, 0.2, 0.15, 0.1, 0.05])
@@ -144,7 +147,16 @@ def strings_of(job: Job) -> list[str]:
     sources = np.maximum.accumulate(np.where(again, 0, np.arange(total)))
     chars = chars[sources].astype("<u4")
     chars[np.cumsum(lengths + 1) - 1] = ord(_SEPARATOR)
-    return chars.tobytes().decode("utf-32-le").split(_SEPARATOR)[:-1]
+    found = chars.tobytes().decode("utf-32-le").split(_SEPARATOR)[:-1]
+    if tokens := _whole_only(job.folder):
+        own = random.Random(job.seed)
+        found[::20] = [seam(tokens, own) for _ in found[::20]]
+    return found
+
+
+@cache
+def _whole_only(folder: Path) -> list[str]:
+    return whole_only(tables_of_folder(folder))
 
 
 def answer(job: Job) -> list[tuple[bytes, Ids]]:
@@ -194,10 +206,12 @@ class Told:
     tokens: int = 0
     differences: int = 0
     first: str = ""
+    alone: int = 0
+    """Strings that went alone as well."""
 
 
 def compare(encoder: Encoder, answers: list[tuple[bytes, Ids]], told: Told) -> None:
-    """One text goes alone, several in one launch."""
+    """One text goes alone, several in one launch; some of these alone as well: short texts go other ways."""
     if not answers:
         return
     counts = None
@@ -215,6 +229,11 @@ def compare(encoder: Encoder, answers: list[tuple[bytes, Ids]], told: Told) -> N
     told.strings += len(answers) if counts is not None else 0
     told.tokens += len(want)
     sizes = np.array([len(ids) for _, ids in answers])
+    for segment, ids in answers[::ALONE] if counts is not None else ():
+        told.alone += 1
+        if not np.array_equal(one := encoder.encode(segment), ids):
+            told.differences += 1
+            told.first = told.first or f"alone: {one[:6]} for {ids[:6]}: {segment[:200]!r}"
     if np.array_equal(got, want) and (counts is None or np.array_equal(counts, sizes)):
         return
     told.differences += 1
@@ -309,8 +328,8 @@ def main() -> None:
                 missed |= (told.differences == 0) == bool(plant)
                 print(
                     f"{folder.name} {plant or 'as it is'}: {told.differences} differences in {told.bytes:,} bytes, "
-                    f"{told.strings:,} strings, {told.tokens:,} tokens; {time.perf_counter() - started:.1f} s "
-                    f"{told.first}",
+                    f"{told.strings:,} strings ({told.alone:,} alone), {told.tokens:,} tokens; "
+                    f"{time.perf_counter() - started:.1f} s {told.first}",
                     flush=True,
                 )
     sys.exit(missed)

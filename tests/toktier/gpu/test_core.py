@@ -129,7 +129,8 @@ def test_pieces_are_cut_where_no_token_reaches() -> None:
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
         merges = rank_merges(ranks)
         for _ in range(25):
-            text = "".join(rng.choices((*letters, " "), k=rng.choice((2, 3, 5, 9, 20, 90)))).encode()
+            parts = (*letters, " ", "a" * rng.choice((1, 1, 40, 70)))
+            text = "".join(rng.choices(parts, k=rng.choice((2, 3, 5, 9, 20, 90)))).encode()
             encoded = host_core().encode(given, text, rng.choice(list(SHAPES)))
             assert encoded.ids is not None
             want = [i for piece in re.findall(rb"[^ ]+|.", text) for i in plain(piece, ranks, merges)]
