@@ -9,13 +9,14 @@ Accounts, named in every row:
 - ``host to host, pinned, in turn``: three encoders of the same tables, each on a stream of its own, so that copies of
   one text go beside the kernels of another; bytes and time of all.
 Cases: ``steady``, one text again and again; ``fresh``, another text each time; ``list``, delivered as a Python list.
+`tools.bench.gpu_beside` has what stands beside these.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,9 +26,12 @@ from toktier.gpu.buffers import REQUEST
 from toktier.gpu.graph import capture
 from toktier.gpu.launcher import Bucket, Device, Encoder
 from toktier.gpu.vocabulary import BREAK_BYTE
+from toktier.reference_of import reference_of
+from tools.bench import gpu_beside
+from tools.bench.gpu_beside import timed
 from tools.bench.records import Record, record
 from tools.bench.texts import corpus, styled
-from tools.kernels.check import tables_of_folder
+from tools.kernels.check import read, tables_of_folder
 
 SIZES = (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 ROUNDS = 200
@@ -38,7 +42,11 @@ IN_TURN, IN_TURN_BYTES = 24, 16_000_000
 """Texts of the account in turn, and the size of each."""
 SEQUENCES = (128, 256, 512, 1024)
 """Bytes of a piece in the account that LLBPE publishes: merges alone, GPT-2's vocabulary."""
-BULK = ("mixed", "code", "prose", "CJK")
+SIMILAR = 2_000_000
+"""Bytes of them whose IDs are compared."""
+BULK = ("mixed", "code", "prose", "CJK", "chat")
+BESIDE = (1_000, 64_000, 1_000_000)
+"""Characters of a request beside other processes, and by other libraries."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +62,14 @@ class Stage:
 
 def run(
     folders: Sequence[Path], architecture: int | None, sizes: Sequence[int], bulk: int, rounds: int = ROUNDS
-) -> tuple[list[Record], list[Stage]]:
-    """Rows of each tokenizer. ``architecture``: see `fatbin.compiled`; None: the package's kernels. ``bulk``: bytes of
-    each text of the device account; 0: none."""
+) -> tuple[list[Record], list[Stage | gpu_beside.Similarity]]:
+    """Rows of each tokenizer, and times of kernels with the similarities. ``architecture``: see `fatbin.compiled`;
+    None: the package's kernels. ``bulk``: bytes of each text of the device account; 0: none."""
     device = Device(fatbin.compiled(architecture) if architecture else fatbin.load())
     rows: list[Record] = []
-    stages: list[Stage] = []
+    stages: list[Stage | gpu_beside.Similarity] = []
     for folder in folders:
-        tables = tables_of_folder(folder)
+        tables, reference = tables_of_folder(folder), reference_of(read(folder))[0]
         encoder = Encoder(device, tables, room_limit=max(64 << 20, 2 * bulk))
         with device.current():
             for size in sizes:
@@ -81,8 +89,13 @@ def run(
                 text = _sequences(length, min(bulk, 32_000_000))
                 bucket = _staged(encoder, text)
                 stages += stages_of(encoder, bucket, len(text), folder.name, f"sequences of {length}")
+                part = text[: SIMILAR // (length + 1) * (length + 1) - 1]
+                stages.append(gpu_beside.similarity(encoder, reference, folder.name, f"sequences of {length}", part))
             text = corpus(1000, 1_000_000).encode()
             stages += stages_of(encoder, _staged(encoder, text), len(text), folder.name, "mixed")
+        rows += gpu_beside.batches(encoder, folder.name, min(rounds, 50))
+        rows += gpu_beside.crowded(encoder, folder.name, BESIDE, rounds)
+        rows += gpu_beside.cores(folder, BESIDE, rounds)
         for other in several:
             other.close()
     return rows, stages
@@ -96,14 +109,14 @@ def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds
         bucket.wait()
 
     bucket.stage(texts[0])
-    found = [record("host to host, pinned", "steady", name, size, _times(pinned, rounds))]
+    found = [record("host to host, pinned", "steady", name, size, timed(pinned, rounds))]
     fresh: list[int] = []
     for text in texts * max(1, rounds // len(texts)):
         bucket.stage(text)
-        fresh += _times(pinned, 1, warm=0)
+        fresh += timed(pinned, 1, warm=0)
     found.append(record("host to host, pinned", "fresh", name, size, fresh))
     found.append(
-        record("host to host, bytes", "steady", name, size, _times(lambda: encoder.encode_view(texts[0]), rounds))
+        record("host to host, bytes", "steady", name, size, timed(lambda: encoder.encode_view(texts[0]), rounds))
     )
     found.append(
         record(
@@ -111,7 +124,7 @@ def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds
             "list",
             name,
             size,
-            _times(lambda: encoder.encode_view(texts[0]).tolist(), min(rounds, 50 if size <= 1_000_000 else 10)),
+            timed(lambda: encoder.encode_view(texts[0]).tolist(), min(rounds, 50 if size <= 1_000_000 else 10)),
         )
     )
     bucket.stage(texts[0])
@@ -123,17 +136,6 @@ def _staged(encoder: Encoder, text: bytes) -> Bucket:
     bucket = encoder.bucket(len(text))
     bucket.stage(text)
     return bucket
-
-
-def _times(call: Callable[[], object], rounds: int, warm: int = 5) -> list[int]:
-    for _ in range(warm):
-        call()
-    found = []
-    for _ in range(rounds):
-        started = time.perf_counter_ns()
-        call()
-        found.append(time.perf_counter_ns() - started)
-    return found
 
 
 def _device_times(encoder: Encoder, bucket: Bucket, rounds: int) -> list[int]:
@@ -216,12 +218,17 @@ def _sequences(length: int, size: int) -> bytes:
 @cache
 def _long(kind: str, size: int) -> bytes:
     """Distinct text up to 8 MB, then the same again."""
-    part = corpus(77, 8_000_000) if kind == "mixed" else styled(kind, 77, 8_000_000)
-    raw = part.encode()
+    if kind == "chat":
+        raw = gpu_beside.chat_segments(77, 8_000_000)
+    else:
+        raw = (corpus(77, 8_000_000) if kind == "mixed" else styled(kind, 77, 8_000_000)).encode()
     text = (raw * (size // len(raw) + 1))[:size]
-    return text.decode("utf-8", "ignore").encode()
+    while text[-1] & 0xC0 == 0x80:  # the end may be inside a character
+        text = text[:-1]
+    return text if text[-1] < 0xC0 else text[:-1]
 
 
-def table(stages: Sequence[Stage]) -> str:
+def table(stages: Sequence[Stage | gpu_beside.Similarity]) -> str:
     """Lines for people."""
-    return "\n".join(f"{s.tokenizer} {s.text} {s.bytes:,} {s.kernel} {s.p50_us} us" for s in stages)
+    told = [f"{s.kernel} {s.p50_us} us" if isinstance(s, Stage) else f"{s.share:.4%} similar" for s in stages]
+    return "\n".join(f"{s.tokenizer} {s.text} {s.bytes:,} {line}" for s, line in zip(stages, told, strict=True))
