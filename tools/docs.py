@@ -18,6 +18,7 @@ from tools.bench import campaigns, cuts, derive, families, full, pages, records
 from tools.configdoc import table as settings_table
 from tools.faults import real_bug
 from tools.faults import tables as faults
+from tools.folding import report as folding
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = "docs/bench"
@@ -111,6 +112,8 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "docs/operations.md", "errors", error_table()
     yield "docs/certify.md", "campaigns", campaign_table()
     yield "docs/audit.md", "sample", audit_text()
+    campaign = ROOT / BENCH / "folding.json"
+    yield "docs/folding.md", "campaign", folding.line(json.loads(campaign.read_text(encoding="utf-8")))
     for marker, content in fault_tables():
         yield "docs/faults.md", marker, content
     yield from pages.parts(ROOT / BENCH)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
 from toktier.errors import UnusableFile
 from tools.bench.progress import progress_bar
+from tools.folding import report
 from tools.folding.corpus import corpus
 from tools.folding.differential import Report, run
 
@@ -40,7 +40,7 @@ def campaign(arguments: argparse.Namespace) -> int:
         return 1
     reports: list[Report] = []
     left_out: dict[str, str] = {}
-    started = time.process_time()
+    tree, started = report.tree(), time.process_time()
     with progress_bar() as progress:
         task = progress.add_task("folding", total=len(sources))
         for number, (name, source) in enumerate(sources.items()):
@@ -53,38 +53,10 @@ def campaign(arguments: argparse.Namespace) -> int:
             except (ValueError, UnusableFile) as reason:
                 left_out[name] = str(reason)
             progress.advance(task)
-    told = _told(reports, left_out, arguments.seed)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    print(summary(reports, left_out))
-    return int(any(report.mismatches for report in reports))
-
-
-def _told(reports: list[Report], left_out: dict[str, str], seed: int) -> dict[str, object]:
-    """What goes into the file: totals, and one entry a template."""
-    totals = {
-        name: sum(getattr(report, name) for report in reports)
-        for name in ("checks", "outputs", "exceptions", "mismatches", "iterations", "messages", "given_up")
-    }
-    return {"seed": seed, "totals": totals, "templates": [vars(one) for one in reports], "left_out": left_out}
-
-
-def summary(reports: list[Report], left_out: dict[str, str]) -> str:
-    """For people: the totals, and every template that fell back or differed."""
-    checks, wrong = (sum(getattr(one, name) for one in reports) for name in ("checks", "mismatches"))
-    errors = sum(one.exceptions for one in reports)
-    fell = sum(sum(one.fallbacks.values()) for one in reports)
-    lines = [
-        f"{len(reports)} templates, {checks:,} checks ({checks - errors:,} texts, {errors:,} exceptions): "
-        f"{wrong} mismatches, {fell:,} rendered in full"
-    ]
-    for one in reports:
-        if one.fallbacks:
-            lines.append(f"  {one.template}: in full {dict(one.fallbacks)}")
-        if one.mismatches:
-            lines.append(f"  {one.template}: {one.mismatches} MISMATCHES, the first: {one.example}")
-    lines += [f"  {name}: left out ({reason})" for name, reason in left_out.items()]
-    return "\n".join(lines)
+    told = report.told(tree, reports, left_out, arguments.seed)
+    report.write(arguments.json, told)
+    print(report.summary(told))
+    return int(any(one.mismatches for one in reports))
 
 
 if __name__ == "__main__":

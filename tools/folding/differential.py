@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import random
 import time
@@ -26,6 +27,11 @@ class Report:
     """Of one template. ``outputs`` and ``exceptions`` of the full render add up to ``checks``."""
 
     template: str
+    digest: str
+    """SHA-256 of its source."""
+    seed: int
+    """Of the first session; the others' follow."""
+    sessions: int = 0
     checks: int = 0
     outputs: int = 0
     exceptions: int = 0
@@ -50,11 +56,11 @@ def run(name: str, source: str, checks: int, seed: int, deadline: float = float(
     folded = Folded.of(template)
     if not isinstance(folded, Folded):
         raise ValueError(f"{folded.reason.value}: {folded.detail}")
-    report = Report(name)
+    report = Report(name, hashlib.sha256(source.encode()).hexdigest(), seed)
     started = time.process_time()
     while report.checks < checks and time.process_time() < deadline:
-        session(report, template, folded, seed)
-        seed += 1
+        session(report, template, folded, seed + report.sessions)
+        report.sessions += 1
     report.seconds = round(time.process_time() - started, 2)
     return report
 
