@@ -74,7 +74,16 @@ def test_chunks_between_far_markers_are_as_short() -> None:
     rng = random.Random(3)
     encoder = small_encoder()
     encoder = ChunkEncoder(encoder.rule, encoder.window, encoder.reference, marker="<|")
-    kinds = ("word " * 900, "word " * 9_000, "x" * 300, "x" * 9_000, " <|m ", "x<|m", " <|m word" * 30)
+    kinds = (
+        "word " * 900,
+        "word " * 9_000,
+        "word " * 21_000,
+        "x" * 300,
+        "x" * 9_000,
+        " <|m ",
+        "x<|m",
+        " <|m word" * 30,
+    )
     for _ in range(20):
         text = "".join(rng.choices(kinds, k=rng.randint(3, 20)))
         pieces = encoder.pieces(text, at_end=True)
@@ -84,6 +93,23 @@ def test_chunks_between_far_markers_are_as_short() -> None:
         for piece in pieces[:-2]:
             assert len(piece) >= SEAL_MIN
             assert len(piece) < 2 * TARGET + 200 or "x" * 300 in piece, len(piece)
+
+
+@pytest.mark.parametrize(("targets", "at_once"), [(9, False), (20, False), (30, True)])
+def test_many_cuts_are_asked_at_once_where_that_pays(
+    targets: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = chunks.spaced_cuts
+    monkeypatch.setattr(chunks, "spaced_cuts", lambda *given: asked.append(given[2]) or real(*given))
+    encoder = small_encoder()
+    text = "some words " * (targets * TARGET // 11)
+    pieces = encoder.pieces(text, at_end=False)
+    assert "".join(pieces) == text
+    assert abs(len(pieces) - targets) <= 1
+    assert encoder.rule is not None
+    assert all(encoder.rule.is_cut(text, at) for at in accumulate(map(len, pieces[:-1])))
+    assert bool(asked) == at_once
 
 
 def test_cuts_that_are_never_where_they_are_looked_for_cost_no_more() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from tests.support.tokenizer_files import CACHE, small_spec, write
+from toktier import measured
+from toktier.shortcuts import Shortcuts
 from tools.bench import encoders, repair, texts
 from tools.bench.encoder_process import Changed, Encoder
 from tools.bench.records import OURS, Record
@@ -150,6 +152,27 @@ def test_ids_of_any_kind_have_the_same_bytes() -> None:
     wanted = np.array([1, 2, 70_000], "<u4").tobytes()
     for ids in ([1, 2, 70_000], (1, 2, 70_000), np.array([1, 2, 70_000], np.int64), wanted, bytearray(wanted)):
         assert encoders.packed(ids) == wanted
+
+
+def test_our_engine_encodes_short_texts_anew_as_the_tier_does(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKTIER_BENCH_CACHE", str(CACHE))
+    monkeypatch.setattr(measured, "measure", lambda _encoder: Shortcuts(1_000, 8_192, measured=True))
+    engine = encoders.Own(str(small))
+    text = "one two three " * 100
+    engine.base(text[:700])
+    for start, end, new, scanned in (
+        (700, 700, " four", 705),
+        (10, 14, "five", 705),
+        (600, 705, "", 600),
+        (400, 600, "six", 403),
+        (0, 403, "", 0),
+        (0, 0, text[:900], 900),
+        (900, 900, text[:200], None),
+    ):
+        _, found = engine.change(start, end, new)
+        assert found == scanned if scanned is not None else found < 900
+        engine.ids()  # which compares them with a full encode
+    assert engine._rope.text() == text[:900] + text[:200]
 
 
 def test_an_engine_without_sessions_gets_the_whole_text() -> None:

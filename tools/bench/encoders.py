@@ -17,6 +17,7 @@ A line of JSON on standard input, then as many bytes of text as its ``bytes`` sa
 from __future__ import annotations
 
 import array
+import dataclasses
 import gc
 import hashlib
 import importlib
@@ -64,19 +65,24 @@ class Full:
 
 
 class Own:
-    """TokTier's rope."""
+    """TokTier's rope, with the thresholds that it is served with: measured here and now, as at the start of a server.
+    A text below `Shortcuts.whole_below` is encoded anew, as the tier does."""
 
     def __init__(self, folder: str) -> None:
+        from toktier.measured import measure
         from toktier.rope import Rope
         from toktier.tokenizer import EMBEDDED, FrozenTokenizer, embedded
 
         cache = Path(os.environ["TOKTIER_BENCH_CACHE"])
         source = Path(folder)
         own = embedded(cache_dir=cache) if source == EMBEDDED else FrozenTokenizer.load(source, cache_dir=cache)
+        own = dataclasses.replace(own, shortcuts=measure(own.encoder))
+        encoder = own.encoder
         self.version = ""
         self.note = ""
         self._tokenizer = own
-        self._new: Callable[[], Any] = lambda: Rope(own.encoder)
+        self._whole_below = own.shortcuts.whole_below
+        self._new: Callable[[], Any] = lambda: Rope(encoder)
         self._base = ""
         self._rope = self._new()
 
@@ -94,7 +100,11 @@ class Own:
     def change(self, start: int, end: int, new: str) -> tuple[int, int | None]:
         rope, size = self._rope, self._rope.chars
         clock = time.perf_counter_ns()
-        if start == size:
+        if size - (end - start) + len(new) < self._whole_below:
+            text = rope.text()
+            tail = new + text[end:]
+            splice = rope.anew(text[:start] + tail, start, [tail] if tail else [])
+        elif start == size:
             splice = rope.append(new)
         elif not new and end == size:
             splice = rope.truncate(start)
