@@ -48,6 +48,17 @@ def test_the_table_has_ratios_to_ours_and_gaps() -> None:
     ]
 
 
+def test_engines_may_be_called_otherwise_and_ours_have_no_ratio() -> None:
+    rows = [
+        Record("proxy", "added", OURS, 10, 9, 50.0, 60.0, 70.0),
+        Record("proxy", "added", "over", 10, 9, 100.0, 60.0, 70.0, note="why"),
+        Record("proxy", "added", "other", 10, 9, 100.0, 60.0, 70.0),
+    ]
+    told = table(rows, medians=True, names={OURS: f"{OURS}, a", "over": f"{OURS}, b"}).splitlines()
+    assert told[2] == f"| characters | {OURS}, a | {OURS}, b | other |"
+    assert told[4:] == ["| 10 | 50 µs | 100 µs | 100 µs (2x) |", "", f"- {OURS}, b, 10 characters: why"]
+
+
 def test_the_corpus_is_seeded_and_mixed() -> None:
     text = corpus(3, 50_000)
     assert len(text) == 50_000

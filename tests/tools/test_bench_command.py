@@ -51,13 +51,38 @@ def test_quick_is_short_and_builds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
     assert plans[3] == (["x"], 25, [10, 100, 1_000, 4_000])
 
 
+def test_rows_of_further_templates_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    def row(name: str, n: int) -> render.Render:
+        return render.Render("render", name, "append", OURS, 10, 100, 2, n, 1.0, 1.0, 1.0)
+
+    records.write(file, [row("a", 3), row("b", 3)])
+    asked: list[Any] = []
+
+    def rendered(names: list[str], _rounds: int, _cases: Any, _at: Any, _build: Any, folders: Any) -> Any:
+        asked.append(folders)
+        if "absent" in names:
+            raise render.NotFound("no template absent")
+        return [row(name, 9) for name in names]
+
+    monkeypatch.setattr(render, "run", rendered)
+    more = ("--templates", "b", "c", "--folders", str(tmp_path))
+    assert run(monkeypatch, "render", "--json", str(file), "--add", *more) == 0
+    assert asked == [[tmp_path]]
+    assert records.read(file, render.Render) == [row("a", 3), row("b", 9), row("c", 9)]
+    assert run(monkeypatch, "render", "--json", str(file), "--templates", "absent") == "error: no template absent"
+    assert run(monkeypatch, "render", "--json", str(file), "--templates", "c") == 0
+    assert records.read(file, render.Render) == [row("c", 9)]
+
+
 def test_a_limit_that_is_not_kept_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = Record("proxy", "added, 1 session", OURS, 1_000_000, 3, 900.0, 900.0, 900.0)
     monkeypatch.setattr(proxy, "run", lambda *_: [slow])
     assert run(monkeypatch, "proxy", "--json", str(tmp_path / "p.json")) == 1
-    assert "beyond the limit: added at 1,000,000: 0.90 ms" in capsys.readouterr().err
+    assert "beyond the limit: added at 1,000,000 over pass-through: 0.90 ms, not 0.6" in capsys.readouterr().err
 
 
 def test_the_engine_is_started_where_no_url_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ def test_the_table_has_a_column_a_session() -> None:
     ]
 
 
+def test_the_working_memory_of_one_request_is_told_beside_the_growth() -> None:
+    working = Memory("ASCII", 100_000, 1, 500, memory.WORKING, 30.0)
+    told = table([*rows(20.0), working]).splitlines()
+    assert told[-2:] == [f"| {memory.WORKING} | 30.0 | - |", f"| {memory.TOGETHER} | 23.0 | - |"]
+
+
 def test_sessions_are_seeded_and_of_their_kind() -> None:
     talks = [Talk("ASCII", 1), Talk("ASCII", 1), Talk("ASCII", 2), Talk("CJK", 1)]
     for talk in talks:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tools.bench import engine, pages, proxy, records, render
+from tools.bench import engine, memory, pages, proxy, records, render
 from tools.bench.records import OURS, Record
 
 
@@ -21,7 +22,14 @@ def test_every_suite_has_its_tables_and_a_plot(tmp_path: Path) -> None:
 
     records.write(tmp_path / "repair.json", [row("library", pages.MAIN, OURS), row("library", "truncate", OURS)])
     cases = ("turn, 1 session", "added, 1 session", "added, 8 sessions")
-    records.write(tmp_path / "proxy.json", [row("proxy", case, OURS) for case in cases])
+    whole = [
+        row("proxy", cases[1], name, 1_000_000) for name in (OURS, proxy.OVER_STREAMED, proxy.VLLM_TEXT, proxy.VLLM_IDS)
+    ]
+    records.write(tmp_path / "proxy.json", [*(row("proxy", case, OURS) for case in cases), *whole])
+    kept = memory.Memory("ASCII", 100_000, 10, 5_000, memory.PROCESS, 20.0)
+    records.write(
+        tmp_path / "memory.json", [kept, replace(kept, sessions=1, account=memory.WORKING, bytes_a_token=90.0)]
+    )
     records.write(tmp_path / "engine.json", [row("engine", engine.CASE, way) for way in engine.WAYS])
     rendered = [
         render.Render("render", name, "append", OURS, 10, 5_000, 2, 9, 1.0, 2.0, 3.0, 5_000, 40)
@@ -36,6 +44,12 @@ def test_every_suite_has_its_tables_and_a_plot(tmp_path: Path) -> None:
     assert "truncate" in parts[pages.PAGE, "bench library"]
     assert "8 sessions" not in parts["README.md", "bench proxy"]
     assert "8 sessions" in parts[pages.PAGE, "bench proxy"]
+    for document in (pages.README, pages.PAGE):
+        assert f"| {OURS}, over buffering | {OURS}, over streamed |" in parts[document, "bench proxy"]
+        assert "Targets over *pass-through, streamed*" in parts[document, "bench proxy"]
+    assert "a million characters" in parts["README.md", "bench front end"]
+    assert "takes 5 µs" in parts["README.md", "bench front end"]
+    assert "| 29.0 |" in parts[pages.PAGE, "bench memory"]
     assert "| other |" not in parts["README.md", "bench render"]
     assert "| other |" in parts[pages.PAGE, "bench render"]
     for suite in ("bench bytes", "bench proxy bytes", "bench engine bytes"):

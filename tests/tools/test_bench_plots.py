@@ -40,3 +40,19 @@ def test_nothing_measured_is_a_picture_as_well() -> None:
 def test_one_value_alone_has_axes() -> None:
     tree = ElementTree.fromstring(plots.plot([Record("a", "b", OURS, 100, 1, 10, 10, 10)], "T"))
     assert len(list(tree.iter(f"{SVG}circle"))) == 1
+
+
+def test_what_is_not_drawn_is_named_below() -> None:
+    names = {OURS: f"{OURS}, a < b"}
+    rows = [row(OURS, 10_000, 50), row(OURS, 4_000_000, -4_930.5), row("other", 10_000, 9), row("absent", 100, 0, n=0)]
+    tree = ElementTree.fromstring(plots.plot(rows, "T", names=names))
+    told = [element.text for element in tree.iter(f"{SVG}text")]
+    assert told[-2:] == [
+        f"Not drawn, as it is not above 0: {OURS}, a < b at 4M: -4.93 ms",
+        "No number: absent at 100",
+    ]
+    assert f"{OURS}, a < b" in told
+    lowest = max(float(element.attrib["y"]) for element in tree.iter(f"{SVG}text"))
+    assert lowest < float(tree.attrib["height"]) == float(tree.attrib["viewBox"].split()[3])
+    whole = ElementTree.fromstring(plots.plot([row(OURS, 10_000, 50)], "T"))
+    assert not [e.text for e in whole.iter(f"{SVG}text") if str(e.text).startswith(("Not drawn", "No number"))]

@@ -19,6 +19,8 @@ from tools.bench.records import OURS, Record
 from tools.bench.talk import TURN, Line, Refused, Talk
 from tools.traffic import reference_ids
 
+TOO_LONG = "This model's maximum context length is 9 tokens. However, you requested 10."
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -87,13 +89,29 @@ def test_a_line_raises_what_is_not_200() -> None:
         assert raised.value.status == 400
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"error": {"message": TOO_LONG}}, f': "{TOO_LONG}"'),
+        ({"error": {"message": "One. Two.\nThe prompt"}}, ': "One. Two."'),
+        ({"error": {"message": "x" * 500}}, f': "{"x" * 160}..."'),
+        ({"error": {"message": ["x"]}}, ""),
+        ({"error": "x"}, ""),
+        (["x"], ""),
+    ],
+)
+def test_what_a_refusal_says_is_quoted_in_short(answer: Any, says: str) -> None:
+    assert Refused(400, json.dumps(answer).encode()).says() == says
+    assert Refused(502, b"<html>").says() == ""
+
+
 def _vllm(reference: Callable[[Any], Any], most: int) -> Callable[[str, bytes], tuple[int, Any]]:
     def answer(path: str, raw: bytes) -> tuple[int, Any]:
         body = json.loads(raw)
         assert "cache_salt" not in body or "kv_transfer_params" in body
         ids = body.get("kv_transfer_params", {}).get("prompt_token_ids") or list(reference(body))
         if len(body["messages"]) > most:
-            return 400, {}
+            return 400, {"error": {"message": TOO_LONG, "code": 400}}
         return 200, {"tokens" if path == "/tokenize" else "token_ids": ids}
 
     return answer
@@ -117,7 +135,7 @@ def test_a_run_sends_what_it_should_and_has_a_row_for_each_way(small: Path) -> N
         assert row.n > 0
         assert row.scanned == (0 if way == proxy.VLLM_IDS else row.served)
     long = found["added, 1 session", proxy.VLLM_IDS, 20_000]
-    assert (long.n, long.note) == (0, "vLLM answers 400: longer than its context?")
+    assert (long.n, long.note) == (0, f'vLLM answers 400: "{TOO_LONG}"')
 
 
 def test_differences_are_taken_turn_by_turn() -> None:
@@ -138,13 +156,26 @@ def test_differences_are_taken_turn_by_turn() -> None:
     assert rows["added, 8 sessions", OURS].served == 0
 
 
-def test_what_is_beyond_the_limits() -> None:
+def test_targets_are_judged_over_both_pass_throughs() -> None:
     def row(engine: str, size: int, p50: float) -> Record:
         return Record("proxy", "added, 1 session", engine, size, 9, p50, p50, p50)
 
-    assert proxy.over_limit([row(OURS, 1_000_000, 590.0), row(proxy.VLLM_TEXT, 1_000_000, 900_000.0)]) == []
+    streamed, render = proxy.OVER_STREAMED, row(proxy.VLLM_TEXT, 1_000_000, 900_000.0)
+    assert proxy.over_limit([row(OURS, 1_000_000, 590.0), row(streamed, 1_000_000, 595.0), render]) == []
     assert len(proxy.over_limit([row(OURS, 1_000_000, 610.0), row(OURS, 4_000_000, 2_600.0)])) == 2
     assert len(proxy.over_limit([row(OURS, 1_000_000, 500.0), row(proxy.VLLM_TEXT, 1_000_000, 200_000.0)])) == 1
+    rows = [row(OURS, 1_000_000, 589.0), row(OURS, 4_000_000, -4_930.0), row(streamed, 4_000_000, 3_630.0)]
+    rows += [row(streamed, 1_000_000, 1_540.0), row(proxy.VLLM_TEXT, 1_000_000, 700_000.0)]
+    assert proxy.over_limit(rows) == [
+        "added at 1,000,000 over pass-through, streamed: 1.54 ms, not 0.6",
+        "added at 4,000,000 over pass-through, streamed: 3.63 ms, not 2.5",
+        "vLLM's render at 1,000,000: 455 times what is added over pass-through, streamed, not 500",
+    ]
+    told = proxy.verdict(rows).splitlines()
+    assert told[0].startswith("- Targets over *pass-through*: 0.59 ms at 1,000,000 (at most 0.6: met); -4.93 ms at ")
+    assert told[1].count("**missed**") == 3
+    assert "455 times" in told[1]
+    assert proxy.verdict([]) == ""
 
 
 async def test_the_stand_in_counts_and_the_pass_through_pads(small: Path) -> None:

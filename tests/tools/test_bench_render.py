@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from toktier.folding import Folded, FoldState, Rendered
+from toktier.template import ChatTemplate, RenderRequest
 from tools.bench import environments, records, render
 from tools.bench.records import OURS
 from tools.folding.corpus import corpus
@@ -42,13 +44,40 @@ def test_a_template_that_refuses_and_one_that_does_not_fold(tmp_path: Path, monk
         "whole": "{{ messages | map(attribute='content') | join(' ') }}" * 2,
         "plain": PLAIN,
     }
-    monkeypatch.setattr(render, "corpus", lambda: templates)
+    monkeypatch.setattr(render, "corpus", lambda _folders: templates)
     rows = render.run(list(templates), 3, [("append", 10)], tmp_path, build=False)
     refused = [row for row in rows if row.template == "refuses"]
     assert [(row.engine, row.n) for row in refused] == [(OURS, 0)]
     assert refused[0].note.startswith("the template refuses this session")
     assert by_engine([row for row in rows if row.template == "plain"])[OURS].n == 3
     assert "| refuses | append | 10 | - | - | - | - | - |" in render.table(rows)
+
+
+def test_templates_of_a_folder_are_taken_by_name(tmp_path: Path) -> None:
+    (tmp_path / "GLM-x.jinja").write_text(PLAIN, encoding="utf-8")
+    rows = render.run(["GLM-x"], 3, [("append", 10)], tmp_path, build=False, folders=[tmp_path])
+    assert {row.template for row in rows} == {"GLM-x"}
+    assert by_engine(rows)[OURS].n == 3
+    with pytest.raises(render.NotFound, match=r"no template a, b; there are: .*embedded"):
+        render.run(["embedded", "a", "b"], 3, [("append", 10)], tmp_path, build=False)
+
+
+def test_a_session_in_which_a_question_comes_was_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    renders: list[int] = []
+    template = ChatTemplate({"default": PLAIN})
+    folded = Folded.of(template)
+    assert isinstance(folded, Folded)
+    real = FoldState.render
+
+    def counted(state: FoldState, request: RenderRequest, hint: int | None = None) -> Rendered:
+        renders.append(len(request.messages))
+        return real(state, request, hint)
+
+    monkeypatch.setattr(FoldState, "render", counted)
+    talk = render.Talk()
+    times, *_ = render._incremental(folded, template, talk, talk.session(40, 20), "user turn, 20 after", 9)
+    assert len(times) == 3
+    assert renders == [*(40, 41) * 3, 41]
 
 
 def test_templates_by_default_can_be_found() -> None:
@@ -62,7 +91,6 @@ def test_minijinja_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         environments.python_of("minijinja", build=False)
     except environments.CannotBuild:
         pytest.skip("its environment is not made: python -m tools.bench render")
-    monkeypatch.setattr(render, "corpus", lambda: {"plain": PLAIN, "bad": "{% for %}"})
     with render.Minijinja(build=False) as minijinja:
         minijinja.take(PLAIN)
         arguments = {"messages": [{"role": "user", "content": "é"}]}

@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command = suite("render", _render, "render account: templates in full and incrementally")
     command.add_argument("--templates", nargs="+", help="names, as tools.folding finds them; default: the test data's")
+    command.add_argument("--folders", type=Path, nargs="*", default=[], help="folders to search for *.jinja as well")
+    command.add_argument("--add", action="store_true", help="keep the rows of other templates that the file has")
     _sizes(command, sorted({messages for _, messages in render.CASES}), 25, "messages")
     cases = sorted({case for case, _ in render.CASES})
     command.add_argument("--only", nargs="+", default=cases, choices=cases, help="cases")
@@ -157,7 +159,12 @@ def _render(arguments: argparse.Namespace) -> int:
     cases = [one for one in render.CASES if one[0] in arguments.only and one[1] in sizes]
     names = arguments.templates or ([render.SHIPPED] if arguments.quick else render.default_templates())
     build = not (arguments.no_build or arguments.quick)
-    rows = render.run(names, rounds, cases, arguments.environments, build)
+    try:
+        rows = render.run(names, rounds, cases, arguments.environments, build, arguments.folders)
+    except render.NotFound as error:
+        sys.exit(f"error: {error}")
+    kept = records.read(arguments.json, render.Render) if arguments.add and arguments.json.exists() else []
+    rows = [row for row in kept if row.template not in names] + rows
     records.write(arguments.json, rows)
     print(render.table(rows))
     return _beyond(render.over_limit(rows))

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -44,6 +44,8 @@ TOKENS = (100_000, 500_000)
 CORE, PROCESS, WORKING = "IDs, text and JSON", "growth of the process", "working memory, once"
 LIMITS = {CORE: 14.0, PROCESS: 28.0}
 """Bytes a token."""
+TOGETHER = "growth, working memory with it"
+"""Of as many sessions as the row has, with the working memory of one request, in bytes a token of all of them."""
 _HELD = 1_000_000
 """Tokens that the sessions of one row have together, or a little more; those that were there before as many."""
 _LIMITS = JsonLimits()
@@ -86,7 +88,8 @@ def over_limit(rows: Sequence[Memory]) -> list[str]:
 
 
 def table(rows: Sequence[Memory]) -> str:
-    """Markdown: an account a line, a text and size a column."""
+    """Markdown: an account a line, a text and size a column; `TOGETHER` is reckoned from the others."""
+    rows = [*rows, *_together(rows)]
     columns = list(dict.fromkeys((row.text, row.tokens) for row in rows))
     found = {(row.account, row.text, row.tokens): row.bytes_a_token for row in rows}
     out = ["| bytes a token | " + " | ".join(f"{text} {size:,}" for text, size in columns) + " |"]
@@ -95,6 +98,14 @@ def table(rows: Sequence[Memory]) -> str:
         cells = [f"{found[account, *column]:.1f}" if (account, *column) in found else "-" for column in columns]
         out.append(f"| {account} | " + " | ".join(cells) + " |")
     return "\n".join(out)
+
+
+def _together(rows: Sequence[Memory]) -> Iterator[Memory]:
+    working = {(row.text, row.tokens): row.bytes_a_token for row in rows if row.account == WORKING}
+    for row in rows:
+        if row.account == PROCESS and (row.text, row.tokens) in working:
+            more = working[row.text, row.tokens] / row.sessions
+            yield replace(row, account=TOGETHER, bytes_a_token=row.bytes_a_token + more)
 
 
 class Talk:

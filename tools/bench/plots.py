@@ -2,12 +2,14 @@
 
 Both axes are logarithmic: x is the context in characters, y the median in microseconds. A line is an engine; a bar at
 each point goes from the median to the 99th percentile. The colours are told apart by people who see no red or no green.
+What a logarithmic axis has no place for, and what has no number, is named below the picture.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
 from tools.bench.records import OURS, Record, in_words
@@ -15,11 +17,21 @@ from tools.bench.records import OURS, Record, in_words
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#555555", "#8a5cd1")
 _WIDTH, _HEIGHT = 820, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 230, 40, 50
+_LINE = 18
+"""Between two lines of words below."""
 _STYLE = "font-family='system-ui, sans-serif' font-size='12' fill='#222'"
 
 
-def plot(rows: Sequence[Record], title: str, x_label: str = "characters of context") -> str:
-    """One picture of rows of one case. Rows without a number, or not above 0, are left out."""
+def plot(
+    rows: Sequence[Record],
+    title: str,
+    x_label: str = "characters of context",
+    names: Mapping[str, str] | None = None,
+) -> str:
+    """One picture of rows of one case. Rows without a number, or not above 0, are not drawn but named; ``names``: what
+    engines are called, where it is not their name."""
+    names = names or {}
+    rows = [replace(row, engine=names.get(row.engine, row.engine)) for row in rows]
     lines: dict[str, list[Record]] = {}
     for row in rows:
         if row.n and row.p50_us > 0 and row.size > 0:
@@ -32,7 +44,18 @@ def plot(rows: Sequence[Record], title: str, x_label: str = "characters of conte
     parts = [f"<text x='{_LEFT}' y='22' {_STYLE} font-weight='bold'>{escape(title)}</text>"]
     parts += _grid(x, y, sorted({row.size for row in points}), x_label)
     parts += _lines(lines, x, y)
-    return _document(parts)
+    left_out = _left_out(rows)
+    for number, line in enumerate(left_out):
+        parts.append(f"<text x='{_LEFT}' y='{_HEIGHT + 4 + _LINE * number}' {_STYLE}>{escape(line)}</text>")
+    return _document(parts, _HEIGHT + _LINE * len(left_out))
+
+
+def _left_out(rows: Sequence[Record]) -> list[str]:
+    """What is not drawn, in words."""
+    below = [f"{row.engine} at {_short(row.size)}: {in_words(row.p50_us)}" for row in rows if row.n and row.p50_us <= 0]
+    absent = [f"{row.engine} at {_short(row.size)}" for row in rows if not row.n]
+    told = (("Not drawn, as it is not above 0: ", below), ("No number: ", absent))
+    return [head + ", ".join(items) for head, items in told if items]
 
 
 class _Axis:
@@ -74,7 +97,7 @@ def _lines(lines: Mapping[str, Sequence[Record]], x: _Axis, y: _Axis) -> list[st
         colour = _COLOURS[number % len(_COLOURS)]
         ordered = sorted(rows, key=lambda row: row.size)
         path = " ".join(f"{x.place(row.size)},{y.place(row.p50_us)}" for row in ordered)
-        width = 3 if engine == OURS else 1.5
+        width = 3 if engine.startswith(OURS) else 1.5
         parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='{width}'/>")
         for row in ordered:
             at, median, high = x.place(row.size), y.place(row.p50_us), y.place(max(row.p99_us, row.p50_us))
@@ -93,8 +116,7 @@ def _short(size: int) -> str:
     return str(size)
 
 
-def _document(parts: Sequence[str]) -> str:
-    head = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' height='{_HEIGHT}'>"
-    )
-    return "\n".join([head, f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='#fff'/>", *parts, "</svg>", ""])
+def _document(parts: Sequence[str], height: int = _HEIGHT) -> str:
+    size = f"width='{_WIDTH}' height='{height}'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {height}' {size}>"
+    return "\n".join([head, f"<rect {size} fill='#fff'/>", *parts, "</svg>", ""])

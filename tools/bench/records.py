@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -78,31 +78,35 @@ def read(path: Path, kind: type[Any] = Record) -> list[Any]:
     return [kind(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def table(rows: Sequence[Record], medians: bool = False) -> str:
+def table(rows: Sequence[Record], medians: bool = False, names: Mapping[str, str] | None = None) -> str:
     """Markdown: one table for each account and case; times are P50 / P90 / P99, ratios are of the P50. Notes below.
 
-    With ``medians`` only the P50.
+    With ``medians`` only the P50. ``names``: what engines are called in the head, where it is not their name; what
+    begins with `OURS` there has no ratio.
     """
+    names = names or {}
     out: list[str] = []
     for account, case in dict.fromkeys((row.account, row.case) for row in rows):
         own = [row for row in rows if (row.account, row.case) == (account, case)]
-        out += [f"**{account}, {case}**", "", *_lines(own, medians), ""]
+        out += [f"**{account}, {case}**", "", *_lines(own, medians, names), ""]
         notes: dict[tuple[str, str], list[int]] = {}
         for row in own:
             if row.note:
                 notes.setdefault((row.engine, row.note), []).append(row.size)
-        told = [f"- {engine}, {_sizes(sizes)}: {note}" for (engine, note), sizes in notes.items()]
+        told = [f"- {names.get(engine, engine)}, {_sizes(sizes)}: {note}" for (engine, note), sizes in notes.items()]
         out += [*told, *([""] if told else [])]
     return "\n".join(out)
 
 
-def _lines(own: Sequence[Record], medians: bool) -> list[str]:
+def _lines(own: Sequence[Record], medians: bool, names: Mapping[str, str]) -> list[str]:
     engines = list(dict.fromkeys(row.engine for row in own))
+    heads = [names.get(engine, engine) for engine in engines]
     found = {(row.size, row.engine): row for row in own}
-    out = ["| characters | " + " | ".join(engines) + " |", "|---:|" + "---:|" * len(engines)]
+    out = ["| characters | " + " | ".join(heads) + " |", "|---:|" + "---:|" * len(engines)]
     for size in sorted({row.size for row in own}):
         ours = found.get((size, OURS))
-        cells = [_cell(found.get((size, engine)), ours, medians) for engine in engines]
+        beside = [None if head.startswith(OURS) else ours for head in heads]
+        cells = [_cell(found.get((size, engine)), one, medians) for engine, one in zip(engines, beside, strict=True)]
         out.append(f"| {size:,} | " + " | ".join(cells) + " |")
     return out
 
@@ -116,7 +120,7 @@ def _cell(row: Record | None, ours: Record | None, medians: bool) -> str:
         return "-"
     shown = (row.p50_us,) if medians else (row.p50_us, row.p90_us, row.p99_us)
     text = " / ".join(map(in_words, shown))
-    if ours is None or row.engine == ours.engine or ours.p50_us <= 0:
+    if ours is None or ours.p50_us <= 0:
         return text
     ratio = row.p50_us / ours.p50_us
     return f"{text} ({ratio:,.0f}x)" if ratio >= 10 else f"{text} ({ratio:.2g}x)"

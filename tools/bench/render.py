@@ -5,8 +5,9 @@ Engines: *jinja2*, the sandbox and settings of transformers, in full; *minijinja
 `FoldState.render`, to a row of chunks whose unchanged part is not touched. Messages are objects that are handed over
 again, as ingest does.
 
-Cases: *append* of a call and its result, to 10 to 4,000 messages; a *new user turn* 20 and 900 messages after the last
-one. Every text that is timed incrementally is compared with the full one at the end of its case. A template that cannot
+Cases: *append* of a call and its result, to 10 to 4,000 messages, each to what the one before it left; a *new user
+turn* 20 and 900 messages after the last one, each to a session of its own, which was rendered once in full before.
+Every text that is timed incrementally is compared with the full one at the end of its case. A template that cannot
 render the session, or an engine that cannot render the template, has a row that says so.
 """
 
@@ -52,6 +53,10 @@ _PROMPT = 9_000
 """Characters of the system prompt, as agents have it; some templates carry it through all messages."""
 _WORD = "abcdefghij"
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+class NotFound(Exception):
+    """A template that is to be measured is not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +140,15 @@ def run(
     cases: Sequence[tuple[str, int]] = CASES,
     environments_at: Path | None = None,
     build: bool = True,
+    folders: Sequence[Path] = (),
 ) -> list[Render]:
-    """A row for each template, case and engine. Raises `KeyError` for a template that is not found, and
+    """A row for each template, case and engine. ``names``: as `tools.folding.corpus` has them, which searches
+    ``folders`` as well. Raises `NotFound` for a template that is not there, before anything is measured, and
     `AssertionError` where a text differs from the full render's. Shows a progress bar."""
-    sources = corpus()
+    sources = corpus(folders)
+    absent = [name for name in names if name not in sources]
+    if absent:
+        raise NotFound(f"no template {', '.join(absent)}; there are: {', '.join(sorted(sources))}")
     rows: list[Render] = []
     with progress_bar() as progress, Minijinja(environments_at, build) as minijinja:
         task = progress.add_task("render", total=len(names) * len(cases))
@@ -259,14 +269,14 @@ def _incremental(
     iterations = changed = 0
     fell_back: list[str] = []
     messages = base
-    state = FoldState(folded)
-    state.render(_request(talk, messages))
+    state = _begun(folded, talk, messages)
     for number in range(rounds if case == "append" else max(3, rounds // 3)):
         if case == "append":
             grown = [*messages, *talk.pair(number)]
         else:
-            # The session as it grew: turn by turn, then a question.
-            state, messages = _grown(folded, talk, base), base
+            # A session of its own, rendered once as a whole, then a question.
+            if number:
+                state, messages = _begun(folded, talk, base), base
             grown = [*messages, talk.user()]
         request = _request(talk, grown)
         started = time.perf_counter_ns()
@@ -283,7 +293,7 @@ def _incremental(
     return times, iterations, told, changed
 
 
-def _grown(folded: Folded, talk: Talk, base: list[dict[str, Any]]) -> FoldState:
+def _begun(folded: Folded, talk: Talk, base: list[dict[str, Any]]) -> FoldState:
     state = FoldState(folded)
     state.render(_request(talk, base))
     return state

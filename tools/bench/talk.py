@@ -6,6 +6,7 @@ import functools
 import http.client
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -17,6 +18,8 @@ TURN = 1_400
 """Characters that a turn adds: a call and its result."""
 _POOL = 1_000_000
 _TOOLS = ("bash", "read", "edit")
+_QUOTED = 160
+"""Characters of a server's message that are shown."""
 
 
 class Talk:
@@ -138,3 +141,17 @@ class Refused(Exception):
     def __init__(self, status: int, answer: bytes) -> None:
         super().__init__(f"{status}: {answer[:200]!r}")
         self.status = status
+        self._answer = answer
+
+    def says(self) -> str:
+        """The message of an OpenAI error, quoted after a colon; empty where there is none. The first sentences of it:
+        what a server says of a request may go on with the prompt."""
+        try:
+            message = json.loads(self._answer)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            return ""
+        if not isinstance(message, str):
+            return ""
+        short = re.split(r"(?<=[.!?])\s|[\r\n]", message.strip())[:2]
+        told = " ".join(short)
+        return f': "{told[:_QUOTED].rstrip()}{"..." if len(told) > _QUOTED else ""}"'
