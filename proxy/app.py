@@ -36,7 +36,7 @@ from proxy.probe import LAST_RETRY_S, No, Probe, keep_probed, keep_watched
 from proxy.registry import CannotLoad, Loaded, ModelRuntime, Registry, State
 from proxy.routes import Kind, Route
 from proxy.scrapes import Scrapes
-from proxy.server import DOOR, MAX_HEADER_BYTES, MAX_HEADERS, VERSIONS, Door, plain_head
+from proxy.server import DOOR, MAX_HEADER_BYTES, MAX_HEADERS, VERSIONS, Door, is_stalled, plain_head
 from proxy.shadow import Shadow
 from proxy.tenants import AuthError, Tenants
 from proxy.workers import Workers
@@ -71,7 +71,11 @@ class Core:
         self.lanes = Lanes(settings.server.threads)
         self.held = body.Held()
         self.in_flight = 0
-        self.door = Door(lambda: self.generation.settings.limits, self.metrics.refusal)
+        self.door = Door(
+            lambda: self.generation.settings.limits,
+            lambda: self.generation.settings.server.write_timeout_s,
+            self.metrics.refusal,
+        )
         self.shadow = Shadow(settings, self.store, self.lanes.short, self.metrics)
         self.end_by: float | None = None
         """`time.monotonic` at which the process wants to have ended; None where nobody waits for that."""
@@ -308,7 +312,7 @@ class Core:
             record.error, status = error.code, error.status
             return await _answer(request, error)
         except asyncio.CancelledError:
-            record.flags.add(Flag.CLIENT_GONE)
+            record.flags.add(Flag.CLIENT_STALLED if is_stalled(request) else Flag.CLIENT_GONE)
             status = None if exchange is None else exchange.relayed.status
             raise
         except Exception:

@@ -3,7 +3,7 @@
 Invariants
 1. The client's bytes equal the upstream's, in order; one more SSE event follows only when the stream broke off.
 2. At most one piece of the reply (`proxy.upstream.READ_BUFFER`) waits here: the next is read when the client's socket
-   has taken it. A client that takes nothing for `write_timeout_s` is cut.
+   has taken it, and the reply has ended when the socket has. A client that does not read for `write_timeout_s` is cut.
 3. The observer (`proxy.observers`) sees what was sent, after it was sent, and holds the event loop for a few
    milliseconds at most, whatever the engine sends and however much of it comes at once.
 """
@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +21,7 @@ from aiohttp import web
 from proxy import changes
 from proxy.marks import Marks
 from proxy.observers import JsonObserver, SseObserver
+from proxy.server import is_stalled
 from proxy.upstream import is_silence
 from proxy.wire import Reply
 
@@ -136,12 +138,24 @@ async def relay(
             if relayed.json is not None:
                 relayed.json.end()
             relayed.end = End.COMPLETE
+            await _finish(request, response, write_timeout_s)
     except TimeoutError:
         relayed.end = End.CLIENT_STALLED
         _cut(request)
     except ConnectionError:
         relayed.end = End.CLIENT_GONE
+    finally:
+        if is_stalled(request):
+            relayed.end = End.CLIENT_STALLED
     return response
+
+
+async def _finish(request: web.BaseRequest, response: web.StreamResponse, write_timeout_s: float) -> None:
+    """End the reply. TimeoutError where the client has left too much of it unread; one that has gone has got it all."""
+    async with asyncio.timeout(write_timeout_s):
+        with suppress(ConnectionError):
+            await response.write_eof()
+            await request.writer.drain()
 
 
 async def _pump(

@@ -1,8 +1,8 @@
 """`toktier serve`: the process around the application. Socket, TLS, signals, draining, reload.
 
-A SIGTERM or SIGINT starts the drain: requests that run may finish within `Server.shutdown_grace_s`, new ones are
-answered 503 (so that a balancer which has not noticed yet sends them elsewhere), then the process ends. A second signal
-ends it at once. A SIGHUP reads the configuration again.
+A SIGTERM or SIGINT starts the drain: requests that run may finish, and the end of their replies may leave the process,
+within `Server.shutdown_grace_s`; new ones are answered 503 (so that a balancer which has not noticed yet sends them
+elsewhere); then the process ends. A second signal ends it at once. A SIGHUP reads the configuration again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from proxy.config import ConfigError, Settings
 from proxy.config_checks import warnings
 from proxy.errors import draining
 from proxy.routes import Kind
-from proxy.server import Runner, allow_open_files
+from proxy.server import DOOR, Runner, allow_open_files
 from proxy.site import Site
 from proxy.tenants import KeyFileError
 from proxy.watchdog import watched
@@ -240,12 +240,15 @@ class Server:
         grace = self._settings.server.shutdown_grace_s
         self._app[CORE].end_by = time.monotonic() + grace
         drain.start()
-        try:
-            await asyncio.wait_for(drain.idle(), grace)
-        except TimeoutError:
-            log.warning("drain_timeout", requests=drain.running)
-            return 1
-        return 0
+        door = self._app[DOOR]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await drain.idle()
+                await door.sent()
+        left = drain.running + door.unsent()
+        if left:
+            log.warning("drain_timeout", requests=left)
+        return 1 if left else 0
 
     def _start_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())

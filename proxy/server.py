@@ -7,12 +7,16 @@ Invariants
 3. From its opening, and from the first byte of each later request, a connection has ``header_timeout_s`` to send a
    whole head. (`proxy.body` limits the body, aiohttp's keep-alive time-out the time between requests.)
 4. A connection ends with the task that answers on it, however that ends: no timer would end it later.
+5. A client that does not take what was written has ``write_timeout_s``, from the moment at which no more can be written
+   or the connection is closed; then the connection is cut, whatever is unsent. (A timer of `proxy.relay` does the same
+   for one piece of a reply.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -40,6 +44,9 @@ LINGER_S = 1.0
 """How long a connection that is turned away may take to read why. Closed at once, it would be reset where it sends."""
 LINGERING = 256
 """Connections that may do so at the same time."""
+SENT_EVERY_S = 0.02
+SENT_ROUNDS = 2
+"""How often nothing must be unsent: what was just written, or has just left the kernel, is not seen the first time."""
 NOTED_EVERY_S = 1.0
 """Connections that were turned away are logged together, once in so many seconds."""
 
@@ -56,17 +63,37 @@ def allow_open_files() -> None:
 class Door:
     """Counts connections, and refuses those that are too many. For the event loop's thread.
 
-    ``limits`` are those in force; ``refused`` is told the code of each refusal.
+    ``limits`` and ``write_timeout_s`` are those in force; ``refused`` is told the code of each refusal.
     """
 
-    def __init__(self, limits: Callable[[], Limits], refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, limits: Callable[[], Limits], write_timeout_s: Callable[[], float], refused: Callable[[str], None]
+    ) -> None:
         self.limits = limits
+        self.write_timeout_s = write_timeout_s
         self.refused = refused
-        self.connections = 0
+        self.inside: set[_Protocol] = set()
+        """Connections that are open, those that are being turned away too."""
         self.handshakes = 0
         """Connections whose TLS handshake is not over: `proxy.site` counts them, and ``connections`` does not."""
         self.lingering = 0
         self._noted: dict[str, int] = {}
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self.inside)
+
+    def unsent(self) -> int:
+        """Connections on which a reply has ended that has not left the process."""
+        return sum(not it.is_answering and it.has_unsent for it in self.inside)
+
+    async def sent(self) -> None:
+        """Waits until there are none."""
+        rounds = 0
+        while rounds < SENT_ROUNDS:
+            await asyncio.sleep(SENT_EVERY_S)
+            rounds = 0 if self.unsent() else rounds + 1
 
     def note(self, error: ApiError) -> None:
         """Counts and logs it."""
@@ -86,16 +113,21 @@ DOOR: web.AppKey[Door] = web.AppKey("door", Door)
 
 
 class _Protocol(RequestHandler):
-    __slots__ = ("_began", "_door", "_inside", "_late", "_turned_away")
+    __slots__ = ("_began", "_door", "_late", "_turned_away", "_unread", "_wire", "stalled")
 
     def __init__(self, *arguments: Any, door: Door, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._door = door
-        self._inside = False
+        self._wire: Any = None
+        """The transport, also where aiohttp has closed it and knows it no more."""
         self._turned_away = False
         self._began = False
         """Whether a byte of a head has come that is not whole yet."""
         self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        """Ends a connection whose client does not take what was written."""
+        self.stalled = False
+        """Whether that has happened."""
 
     async def start(self) -> None:
         try:
@@ -108,8 +140,8 @@ class _Protocol(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         door = self._door
-        door.connections += 1
-        self._inside = True
+        door.inside.add(self)
+        self._wire = transport
         most = door.limits().connections
         if door.connections > most:
             self._turn_away(errors.too_many_connections(most))
@@ -117,13 +149,57 @@ class _Protocol(RequestHandler):
             self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._inside:
-            self._inside = False
-            self._door.connections -= 1
+        if self in self._door.inside:
+            self._door.inside.remove(self)
             if self._turned_away and self._late is not None:
                 self._door.lingering -= 1
         self._head_came()
         super().connection_lost(exc)
+        self._was_read()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.transport is not None:
+            self._must_be_read(self.transport)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.transport is not None:  # else it is being closed, with what is left
+            self._was_read()
+
+    def force_close(self) -> None:
+        transport = self.transport
+        super().force_close()
+        if transport is not None:
+            self._must_be_read(transport)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a handler runs."""
+        return self._current_request is not None
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something that was written has not left the process; with TLS, whose buffers do not tell that,
+        whether the client has not got it."""
+        wire = self._wire
+        if wire.get_write_buffer_size() > 0:
+            return True
+        return wire.get_extra_info("ssl_object") is not None and _in_kernel(wire.get_extra_info("socket")) > 0
+
+    def _must_be_read(self, transport: asyncio.Transport) -> None:
+        self._was_read()
+        self._unread = self._loop.call_later(self._door.write_timeout_s(), self._not_read, transport)
+
+    def _was_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _not_read(self, transport: asyncio.Transport) -> None:
+        self._unread = None
+        self.stalled = True
+        transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._turned_away:
@@ -200,6 +276,23 @@ def _raw(error: ApiError) -> bytes:
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
+def _in_kernel(connection: Any) -> int:
+    """Bytes that the kernel holds until the other side has them; 0 where it does not say."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import fcntl  # not on Windows
+        import termios
+
+        held = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(held, sys.byteorder)
+    return 0
+
+
+def is_stalled(request: web.BaseRequest) -> bool:
+    """Whether the client's connection was cut because the client did not read."""
+    protocol = request.protocol
+    return isinstance(protocol, _Protocol) and protocol.stalled
 
 
 def plain_head(request: web.BaseRequest, response: web.StreamResponse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,9 +16,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.conftest import ROOT
-from tests.support.serving import CHAT, Engine, answering, body, certificate, one_model, serving
+from tests.support.serving import CHAT, Engine, Process, answering, body, certificate, one_model, serving
+
+LONG = 8_000_000
 
 
 @pytest.fixture
@@ -192,3 +197,65 @@ async def test_tls_and_a_renewed_certificate(tmp_path: Path, engine: tuple[Engin
         assert await status() == 200
         assert await asyncio.wait_for(reader.read(), 20) == b""
         silent.close()
+
+
+@contextlib.asynccontextmanager
+async def talking(folder: Path, tls: bool, more: str = "") -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
+    """A process whose engine replies with `LONG` bytes; the client that asked for them reads as the test does."""
+
+    async def chat(_: web.Request) -> web.Response:
+        return web.Response(body=b"x" * LONG, content_type="application/json")
+
+    served = web.Application()
+    served.router.add_post(CHAT, chat)
+    server = "[server]\n" + more
+    if tls:
+        certificate(folder, "a")
+        server += f'tls_cert = "{folder / "cert.pem"}"\ntls_key = "{folder / "key.pem"}"\n'
+    async with TestServer(served) as engine:
+        config = one_model(str(engine.make_url("/")).rstrip("/")) + server
+        async with serving(folder, config) as process:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            client.setblocking(False)
+            port = int((await process.url()).rpartition(":")[2])
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+            context = ssl.create_default_context(cafile=str(folder / "cert.pem")) if tls else None
+            name = "127.0.0.1" if tls else None
+            reader, writer = await asyncio.open_connection(sock=client, ssl=context, server_hostname=name, limit=4096)
+            raw = json.dumps(body()).encode()
+            writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+            await reader.readuntil(b"\r\n\r\n")
+            yield process, reader
+            writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_the_end_of_a_reply_is_waited_for(tmp_path: Path, tls: bool) -> None:
+    async with talking(tmp_path, tls) as (process, reader):
+        process.signal(signal.SIGTERM)
+        got = 0
+        while piece := await reader.read(65_536):
+            got += len(piece)
+            await asyncio.sleep(0.001)
+        assert got == LONG
+        assert await process.ended() == 0
+        assert process.lines()[-1]["event"] == "stopped"
+
+
+async def test_the_end_of_a_reply_that_nobody_reads_is_cut_and_told(tmp_path: Path) -> None:
+    async with talking(tmp_path, True, "shutdown_grace_s = 0.5\n") as (process, reader):
+        while not any(line["event"] == "request" for line in process.lines()):
+            await reader.read(2048)
+            await asyncio.sleep(0)
+        process.signal(signal.SIGTERM)
+        assert await process.ended() == 1
+        assert (await process.event("drain_timeout"))["requests"] == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_who_reads_nothing_is_cut(tmp_path: Path, tls: bool) -> None:
+    async with talking(tmp_path, tls, "write_timeout_s = 0.5\n") as (process, _):
+        assert (await process.event("request"))["flags"] == ["client_stalled"]
+        process.signal(signal.SIGTERM)
+        assert await process.ended() == 0

@@ -176,6 +176,28 @@ async def test_stalled_client_holds_little_and_is_cut(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
+async def test_replies_that_fit_into_one_piece_wait_for_their_client_too(tmp_path: Path) -> None:
+    up = FakeUpstream(tokenize=ids_of, reply_text="x" * 50_000)
+    async with staged(tmp_path, up, server={"write_timeout_s": 0.5}) as stage:
+        raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+        one = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", stage.proxy.port))
+            sending = asyncio.create_task(loop.sock_sendall(client, one * 200))
+            async with asyncio.timeout(20):
+                while not (stage.proxy.log and stage.proxy.log[-1]["flags"]):
+                    await asyncio.sleep(0.01)
+                while stage.proxy.core.door.connections:
+                    await asyncio.sleep(0.01)
+            sending.cancel()
+        last = stage.proxy.log[-1]
+        assert (last["flags"], last["status"]) == (["client_stalled"], 200)
+        assert len(stage.up.chats) < 200
+
+
 async def test_long_pauses_are_no_time_out(tmp_path: Path) -> None:
     async with staged(tmp_path, FakeUpstream(tokenize=ids_of, time_scale=0.01)) as stage:
         dot = 'data: {"choices":[{"index":0,"delta":{"content":"."}}]}\n\n'

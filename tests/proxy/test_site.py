@@ -55,7 +55,7 @@ async def listening(folder: Path, **limits: float) -> AsyncIterator[Listening]:
     tls.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     refused: list[str] = []
     set_to = Limits.model_validate(limits)
-    door = Door(lambda: set_to, refused.append)
+    door = Door(lambda: set_to, lambda: 60.0, refused.append)
     server = TlsServer(Echo, door, tls)
     await server.listen("127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
