@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from proxy.displaced import Displaced
 from proxy.jsonspan import MAX_MEMBERS, MESSAGES, Listed, Member, Parsed, Places, in_bytes, weight_of
 from toktier.errors import TakesLong
 from toktier.fingerprint import agreed
@@ -47,10 +48,9 @@ _HEAD = 4096
 """Bytes by which what stands before the list may have grown."""
 _AT_ONCE = 64 << 10
 """Bytes around the list that are looked at for a caller without much time: nothing in between looks at the clock."""
-_QUICK = 64
 _NEAR = (0, -1, 1, 2, 3)
-"""Which of the old messages, from the expected one on, may come next: after an insertion the one before it, after
-deletions one behind it."""
+"""Which of the old messages, from the expected one on, are likely to come next: after an insertion the one before it,
+after deletions one behind it."""
 _space = re.compile(rb"[ \t\n\r]*").match
 
 
@@ -99,6 +99,13 @@ class _Reading:
         """Bytes parsed."""
         self.same_head = self.same_tail = 0
         self._equal_from: int | None = None
+        self._led = 0
+        """Leading old messages that stand here again."""
+        self._ended = False
+        """Whether the last run ends with the last old message."""
+        self._jumped = False
+        """Whether an old message was found elsewhere than expected."""
+        self._displaced: Displaced | None = None
 
     def parsed(self) -> Parsed:
         members, value, name_at, start = self._head()
@@ -176,6 +183,9 @@ class _Reading:
                 old, count = found
                 shift = at - int(listed.starts[old])
                 self.runs.append(Run(len(self.messages), old, count))
+                if old <= self._led:
+                    self._led = max(self._led, old + count)
+                self._ended = old + count == len(listed.starts)
                 self.messages += repeat(None, count)
                 self.starts.append(listed.starts[old : old + count] + shift)
                 self.ends.append(listed.ends[old : old + count] + shift)
@@ -201,26 +211,36 @@ class _Reading:
 
     def _same(self, at: int, expected: int) -> tuple[int, int] | None:
         """Old messages that stand at ``at`` again: the first one, and how many."""
-        raw, old, starts, ends = self.raw, self.old, self.listed.starts, self.listed.ends
-        size = len(starts)
+        starts = self.listed.starts
         for step in _NEAR:
-            number = expected + step
-            if not 0 <= number < size:
-                continue
-            begins, length = int(starts[number]), int(ends[number] - starts[number])
-            quick = min(length, _QUICK)
-            if raw[at : at + quick] != old[begins : begins + quick]:
-                continue
-            common = common_prefix(raw, at, self.view, begins, int(ends[-1]) - begins)
-            count = int(ends.searchsorted(begins + common, "right")) - number
-            if count > 0:
-                return number, count
+            if count := self._standing(at, expected + step):
+                return expected + step, count
         place = self._from_the_end(at)
         if place is not None:
             number = int(starts.searchsorted(place))
-            if number < size and int(starts[number]) == place:
-                return number, size - number
+            if number < len(starts) and int(starts[number]) == place:
+                return number, len(starts) - number
+        if self._ended and not self._jumped:
+            return None  # what comes after the last one is new
+        if self._displaced is None:
+            self._displaced = Displaced(self.old, starts, self._led)
+        self._in_time_for(0)
+        for number in self._displaced.like(self.raw, at, expected):
+            if count := self._standing(at, number):
+                self._jumped = True
+                return number, count
         return None
+
+    def _standing(self, at: int, number: int) -> int:
+        """How many old messages, from this one on, stand at ``at``."""
+        starts, ends = self.listed.starts, self.listed.ends
+        if not 0 <= number < len(starts):
+            return 0
+        begins = int(starts[number])
+        if not self.raw.startswith(self.view[begins : int(ends[number])], at):
+            return 0
+        common = common_prefix(self.raw, at, self.view, begins, int(ends[-1]) - begins)
+        return int(ends.searchsorted(begins + common, "right")) - number
 
     def _from_the_end(self, at: int) -> int | None:
         """The old place that corresponds to ``at`` counted from the list's end, if all is the same from there on."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from toktier.fingerprint import Fingerprint
-from toktier.known import MOST_CONTAINERS, Known, Made, Source, Weight, gaps, settle, taken_over, weights_of
+from toktier.known import MOST_CONTAINERS, Known, Made, Run, Source, Weight, gaps, settle, taken_over, weights_of
 from toktier.template import RenderRequest
 from toktier.traits import Traits, together, traits_of
 
@@ -21,9 +21,19 @@ def kinds_of(body: Mapping[str, Any], known: Known | None) -> tuple[list[Traits]
         return kinds, together(kinds)
     made, shared = known
     kinds = taken_over(shared, len(wire), made.kinds, lambda place: traits_of(wire[place]))
-    if sum(run.size for run in shared) < len(made.kinds):
+    if not _all_again(shared, len(made.kinds)):
         return kinds, together(kinds)
     return kinds, together([made.traits, *(kinds[place] for place in gaps(shared, len(wire)))])
+
+
+def _all_again(shared: Iterable[Run], size: int) -> bool:
+    """Whether each of the other request's messages is in a run; some may be in several."""
+    place = 0
+    for run in sorted(shared, key=lambda one: one.old):
+        if run.old > place:
+            return False
+        place = max(place, run.old + run.size)
+    return place >= size
 
 
 def to_keep(

@@ -100,14 +100,18 @@ def written(draw: st.DrawFn, body: tuple[list[Any], list[Any], list[Any]]) -> by
 @given(st.data())
 def test_any_two_bodies(data: st.DataObject) -> None:
     head, tail = data.draw(MEMBERS), data.draw(MEMBERS)
-    messages = data.draw(st.lists(MESSAGES, max_size=6))
+    messages = data.draw(st.lists(MESSAGES, max_size=9))
     before = parse(data.draw(written((head, messages, tail))))
     if before.listed is None:
         return
     changed = list(messages)
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(changed)))
-        changed[at : at + data.draw(st.integers(0, 2))] = data.draw(st.lists(MESSAGES, max_size=2))
+        taken = changed[at : at + data.draw(st.integers(0, 5))]
+        changed[at : at + len(taken)] = data.draw(st.lists(MESSAGES, max_size=3))
+        if data.draw(st.booleans()):
+            at = data.draw(st.integers(0, len(changed)))
+            changed[at:at] = taken
     if data.draw(st.booleans()):
         head = data.draw(MEMBERS)
     if data.draw(st.booleans()):
@@ -143,6 +147,12 @@ def request(messages: list[Body], **tail: Any) -> Body:
         ("a nudge is put in, and a turn", [(0, 0, 4), (5, 4, 4)]),
         ("one is taken out", [(0, 0, 2), (2, 3, 5)]),
         ("the first ones are taken out", [(0, 3, 5)]),
+        ("two nudges are put in, and a turn", [(0, 0, 4), (6, 4, 4)]),
+        ("five are put in, and a turn", [(0, 0, 4), (9, 4, 4)]),
+        ("four are taken out, and a turn", [(0, 0, 2), (2, 6, 2)]),
+        ("another four, and a turn", [(0, 0, 1), (1, 5, 3)]),
+        ("one that comes again later is put in, and a turn", [(0, 0, 4), (4, 6, 1), (5, 4, 4)]),
+        ("the second half stands first, and a turn", [(0, 4, 4), (4, 0, 4)]),
         ("truncated", [(0, 0, 4)]),
         ("trimmed", [(0, 0, 5), (6, 6, 2)]),
         ("moved", [(0, 0, 2), (2, 5, 3)]),
@@ -172,7 +182,16 @@ def test_what_clients_do(change: str, runs: list[tuple[int, int, int]]) -> None:
         new[7] = old[7] | {"cache_control": {"type": "ephemeral"}}
     if "parts" in change:
         new[7] = say("assistant", [{"type": "text", "text": old[7]["content"]}])
-    if "nudge" in change:
+    if "two nudges" in change or "five" in change:
+        new[4:4] = [say("system", f"N={k} left") for k in range(2 if "two" in change else 5)]
+    elif "four" in change:
+        first = 2 if "taken out" in change else 1
+        del new[first : first + 4]
+    elif "later" in change:
+        new.insert(4, old[6])
+    elif "second half" in change:
+        new[:] = [*old[4:], *old[:4]]
+    elif "nudge" in change:
         new.insert(4, say("system", "N=9000 left"))
     if "one is taken out" in change:
         del new[2]

@@ -151,6 +151,14 @@ REWRITINGS: dict[str, Change] = {
     "tokens left, after each result": messages(
         lambda them: [them.insert(place, say("system", f"N={place} left")) for place in (10, 6, 5)]
     ),
+    "tokens left, said twice, and a turn": messages(
+        lambda them: them.__setitem__(
+            slice(6, None), [say("system", "N=9000 left"), say("system", "N=8000 left"), *them[6:], say("user", "next")]
+        )
+    ),
+    "old calls are taken out, and a turn": messages(
+        lambda them: them.__setitem__(slice(2, None), [*them[6:], say("user", "next")])
+    ),
     "a system message at the end": messages(lambda them: them.append(say("system", "no tool was used", **MARK))),
     "a mark moves": both(message(7, content="go on"), message(9, content=[{"type": "text", "text": "ok", **MARK}])),
     "a turn before the files": messages(turn_before_the_files),
