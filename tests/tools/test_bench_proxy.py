@@ -94,7 +94,7 @@ def test_a_line_raises_what_is_not_200() -> None:
     [
         ({"error": {"message": TOO_LONG}}, f': "{TOO_LONG}"'),
         ({"error": {"message": "One. Two.\nThe prompt"}}, ': "One. Two."'),
-        ({"error": {"message": "x" * 500}}, f': "{"x" * 160}..."'),
+        ({"error": {"message": "x" * 500}}, f': "{"x" * 200}..."'),
         ({"error": {"message": ["x"]}}, ""),
         ({"error": "x"}, ""),
         (["x"], ""),

@@ -18,7 +18,7 @@ TURN = 1_400
 """Characters that a turn adds: a call and its result."""
 _POOL = 1_000_000
 _TOOLS = ("bash", "read", "edit")
-_QUOTED = 160
+_QUOTED = 200
 """Characters of a server's message that are shown."""
 
 
