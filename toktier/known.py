@@ -125,6 +125,8 @@ class Source:
     before: Source | None = None
     shared: tuple[Run, ...] = ()
     made: Made | None = None
+    free_of: object = None
+    """What the caller found ``body`` to hold nothing of."""
 
 
 class Known(NamedTuple):

@@ -64,7 +64,7 @@ async def _sent(exchange: Exchange) -> tuple[ModelRuntime, Reply, bytes, Sent | 
     anew = sum(end - start for start, end in parsed.fresh())
     await exchange.work(anew, lambda: _check(parsed, model.vocab_size))
     if model.settings.control_tokens == "reject":
-        await _without_control_tokens(exchange, model, parsed)
+        await _without_control_tokens(exchange, model, parsed, source)
     remove, add = exchange.salt(parsed)
 
     async def text_again() -> Body:
@@ -110,12 +110,14 @@ def _only_model(exchange: Exchange) -> ModelRuntime:
     return models[0]
 
 
-async def _without_control_tokens(exchange: Exchange, model: ModelRuntime, parsed: Parsed) -> None:
+async def _without_control_tokens(
+    exchange: Exchange, model: ModelRuntime, parsed: Parsed, source: Source | None
+) -> None:
     if model.loaded is None:
         raise controls.not_loaded()
-    control = model.loaded.control
+    search = controls.Search(parsed, source, model.loaded.control)
     try:
-        await exchange.work(len(parsed.raw), lambda: controls.refuse_control_tokens(parsed.value, control))
+        await exchange.work(search.nbytes, search.refuse)
     except ApiError:
         exchange.record.flags.add(Flag.CONTROL_TOKEN_IN_CONTENT)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,23 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy import jsonspan
+from proxy.api import controls
 from proxy.api.controls import refuse_control_tokens
 from proxy.errors import ApiError
+from proxy.ingest import Ingest
 from proxy.registry import Loaded, State
 from tests.support.fake_tier import FakeTier, ids_of
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.models import qwen3
 from tests.support.proxy import Running, running, settings_for
+from tests.support.tiers import maker
+from toktier.json_pieces import JsonLimits
 from toktier.reasons import Bypass
 from toktier.tier import control_pattern
 
 CONTROL = control_pattern({"added_tokens": [{"content": "<|im_end|>", "special": True}, {"content": "<think>"}]})
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "a tool"}}]
 USER = {"role": "user", "content": "hello"}
 
 
@@ -74,6 +81,49 @@ def test_only_special_tokens_count() -> None:
     refuse_control_tokens({"messages": [{"role": "user", "content": "<think></think>"}]}, control)
     with pytest.raises(ApiError):
         refuse_control_tokens({"messages": [{"role": "user", "content": "<|im_start|>"}]}, control)
+
+
+def test_what_an_earlier_body_was_found_free_of_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = maker()()
+    looked: list[str] = []
+    strings = controls._strings
+    monkeypatch.setattr(controls, "_strings", lambda value: (looked.append(one) or one for one in strings(value)))
+    reads: list[int] = []
+    parse = jsonspan.parse
+    monkeypatch.setattr(jsonspan, "parse", lambda raw, *more: reads.append(len(raw)) or parse(raw, *more))
+
+    def ask(texts: list[str], control: Any = CONTROL, **more: Any) -> int:
+        """How many texts were searched."""
+        messages = [{"role": "user", "content": text} for text in texts]
+        raw = json.dumps({"model": "m", "messages": messages, "tools": TOOLS, **more}).encode()
+        ingest = Ingest(raw, JsonLimits(), tier.store, "t")
+        parsed = ingest.beside() or ingest.whole()
+        source = ingest.source(parsed)
+        looked.clear()
+        reads.clear()
+        search = controls.Search(parsed, source, control)
+        search.refuse()
+        tier.prepare("t", parsed.outline, source=source)
+        found = sum(map(texts.__contains__, looked)) + looked.count("a tool")
+        assert (search.nbytes < 1000) == (found <= 1)
+        return found
+
+    texts = [f"{number} " + "text " * 500 for number in range(5)]
+    assert ask(texts) == 6
+    assert ask([*texts, "new"]) == 1
+    assert reads == []
+    for place, more in ((5, ["<|im_end|>"]), (6, ["ok", "<|im_end|>"])):
+        with pytest.raises(ApiError) as caught:
+            ask([*texts, *more])
+        assert caught.value.param == f"messages[{place}]"
+    with pytest.raises(ApiError, match="chat_template_kwargs"):
+        ask([*texts, "new"], chat_template_kwargs={"x": "<|im_end|>"})
+    assert ask(["<|im_start|> " + texts[0], *texts[1:], "new"]) == 7  # no other body is found for it
+    # by another pattern, or after none, all of it is searched
+    with pytest.raises(ApiError, match=r"messages\[0\]"):
+        ask(["<|im_start|> " + texts[0], *texts[1:], "new"], control_pattern(qwen3().spec))
+    assert ask([*texts, "new"], None) == 0
+    assert ask([*texts, "new", "newer"]) == 8
 
 
 class Loads:
