@@ -4,7 +4,8 @@ Invariants
 1. No more than ``limit`` bytes of body, and no more than ``limit`` bytes of what it decodes to, are ever held for one
    request; decoders produce at most `PIECE` bytes a step, so a bomb is noticed before it is inflated.
 2. Nothing is read, and no "100 Continue" is sent, before the declared size and the encoding have passed.
-3. Over all requests, `Held` counts what is held; what would be too much is refused.
+3. Over all requests, `Held` counts what is held; what would be too much is refused. A coded body counts as the larger
+   of what came and what it has become, at every step of its decoding, so at most twice as much is held.
 4. A body that comes slower than `Pace` allows ends with 408, however steady its trickle is.
 5. A decoder gets its input in pieces of `PIECE` bytes, and so long as its time is not up: no coding can make the work
    more than proportional to what comes in and goes out, nor slow without end.
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import io
 import math
+import threading
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -59,23 +61,33 @@ class Pace:
 
 
 class Held:
-    """Bytes of the bodies of all requests that are held. For the event loop's thread."""
+    """Bytes of the bodies of all requests that are held. For any thread."""
 
     def __init__(self) -> None:
         self.size = 0
+        self._lock = threading.Lock()
 
     def fits(self, size: int, limit: int) -> None:
         """Raises `ApiError` 429 where ``size`` bytes more would be over ``limit``."""
         if self.size + size > limit:
             raise errors.bodies_full(limit)
 
+    def add(self, size: int, limit: int | None = None) -> None:
+        """Count so many bytes more, or fewer. Raises `ApiError` 429, and counts nothing, as `fits`."""
+        with self._lock:
+            if limit is not None:
+                self.fits(size, limit)
+            self.size += size
+
 
 class Share:
-    """One request's part of `Held`. Give it back with `release`, once or more often."""
+    """One request's part of `Held`. Give it back with `release`, once or more often; then it counts nothing more."""
 
     def __init__(self, held: Held, limit: int) -> None:
         self._held, self._limit = held, limit
         self._size = 0
+        self._over = False
+        self._lock = threading.Lock()
 
     def fits(self, size: int) -> None:
         """Raises `ApiError` 429 where ``size`` bytes cannot be held now. Takes nothing."""
@@ -83,14 +95,21 @@ class Share:
 
     def take(self, size: int) -> None:
         """Count ``size`` bytes more. Raises `ApiError` 429, and counts nothing, where they are too many."""
-        self._held.fits(size, self._limit)
-        self._held.size += size
-        self._size += size
+        self.hold(self._size + size)
+
+    def hold(self, size: int) -> None:
+        """Count ``size`` bytes in all. Raises as `take`."""
+        with self._lock:
+            if not self._over:
+                self._held.add(size - self._size, self._limit if size > self._size else None)
+                self._size = size
 
     def release(self) -> None:
         """The bytes are no longer held."""
-        self._held.size -= self._size
-        self._size = 0
+        with self._lock:
+            self._over = True
+            self._held.add(-self._size)
+            self._size = 0
 
 
 class Broken(Exception):
@@ -196,8 +215,8 @@ DECODERS: dict[str, Callable[[Coded], Iterator[bytes]]] = {
 }
 
 
-def decode(coding: str, raw: bytes, limit: int, within_s: float) -> bytes:
-    """``raw`` without its content coding.
+def decode(coding: str, raw: bytes, limit: int, within_s: float, grown: Callable[[int], None] | None = None) -> bytes:
+    """``raw`` without its content coding. ``grown`` is told how many bytes there are, piece by piece, and may raise.
 
     Raises `ApiError`: 400 when broken, 408 after ``within_s`` seconds, 413 over ``limit`` bytes or as a bomb.
     """
@@ -208,6 +227,8 @@ def decode(coding: str, raw: bytes, limit: int, within_s: float) -> bytes:
             size += len(piece)
             if size > limit or (size > BOMB_FROM and size > BOMB_RATIO * len(raw)):
                 raise errors.too_large(limit)
+            if grown is not None:
+                grown(size)
             pieces.append(piece)
     except Broken:
         raise ApiError(
@@ -296,9 +317,13 @@ async def read(request: web.BaseRequest, limit: int, pace: Pace, share: Share, r
     raw = await _raw(request, limit, pace, share)
     if coding is None:
         return raw
-    plain = await run(4 * len(raw), lambda: decode(coding, raw, limit, decode_s))  # what JSON usually packs to
-    share.release()
-    share.take(len(plain))
+    came = len(raw)
+
+    def grown(size: int) -> None:
+        share.hold(max(came, size))
+
+    plain = await run(4 * came, lambda: decode(coding, raw, limit, decode_s, grown))  # what JSON usually packs to
+    share.hold(len(plain))
     return plain
 
 

@@ -313,7 +313,11 @@ class Upstream(Section):
         "with TokTier's own questions (probes, parity), never with a client's request",
     )
     api_key_file: File | None = Field(None, description="file that holds api_key")
-    connect_timeout_s: Seconds = Field(5.0, description="longest wait for a connection")
+    connect_timeout_s: Seconds = Field(
+        5.0,
+        description="longest wait for a new connection, its name look-up and TLS included; and before that for one of "
+        "max_connections to become free",
+    )
     read_timeout_s: Seconds = Field(600.0, description="longest silence of the engine (a long prefill is silent)")
     keepalive_s: Seconds = Field(
         4.0, description="how long an idle connection is kept; stay below the engine's own (vLLM: 5 s)"

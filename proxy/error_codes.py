@@ -72,6 +72,11 @@ CODES: Mapping[str, Code] = {
     "too_many_requests": Code(429, "As many requests are being served as may be (`limits.requests`)", Where.ROUTE),
     "workers_busy": Code(429, "As many requests wait for a thread as may (`limits.waiting`)", Where.BODY),
     "bodies_full": Code(429, "The bodies of requests in progress fill `limits.body_bytes`", Where.BODY),
+    "upstream_full": Code(
+        429,
+        "All `max_connections` of the upstream are in use, and none became free within `connect_timeout_s`",
+        Where.ROUTE,
+    ),
     "internal_error": Code(500, "An error in TokTier; the log says which", Where.ANY),
     "unsupported_transfer_coding": Code(501, "A Transfer-Encoding other than chunked", Where.ROUTE),
     "upstream_unreachable": Code(502, "No connection to the engine, or it closed before its reply", Where.ROUTE),

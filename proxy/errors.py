@@ -120,6 +120,12 @@ def bodies_full(limit: int) -> ApiError:
     return ApiError(429, what, kind=OVERLOADED, code="bodies_full", headers=_SOON)
 
 
+def upstream_full(limit: int) -> ApiError:
+    """429: ``limit`` connections to the engine are in use, and none has become free within `connect_timeout_s`."""
+    what = f"TokTier is busy: {limit} connections to the engine are in use."
+    return ApiError(429, what, kind=OVERLOADED, code="upstream_full", headers=_SOON)
+
+
 def too_many_connections(limit: int) -> ApiError:
     """503, without a look at any request: ``limit`` connections are open."""
     return ApiError(

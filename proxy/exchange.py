@@ -165,8 +165,7 @@ class Exchange:
         limit = self.generation.settings.server.max_body_bytes
         if len(told) > limit:
             raise errors.too_large(limit)
-        self.share.release()
-        self.share.take(len(told))
+        self.share.hold(len(told))
         return told
 
     async def _parse(self, ingest: Ingest) -> jsonspan.Parsed:
@@ -260,9 +259,10 @@ class Exchange:
         try:
             reply = await upstream.send(self.request.method, target, headers, raw, attempts, again, begun)
         except ApiError as error:
-            record.flags.add(Flag.UPSTREAM_TIMEOUT if error.status == 504 else Flag.UPSTREAM_UNREACHABLE)
-            if record.stream:
-                record.flags.add(Flag.INCOMPLETE_STREAM)
+            if error.status >= 500:
+                record.flags.add(Flag.UPSTREAM_TIMEOUT if error.status == 504 else Flag.UPSTREAM_UNREACHABLE)
+                if record.stream:
+                    record.flags.add(Flag.INCOMPLETE_STREAM)
             raise
         finally:
             record.attempts += attempts.count

@@ -23,7 +23,7 @@ from yarl import URL
 
 from proxy import config, errors
 from proxy.lookout import Lookout
-from proxy.wire import LARGE_BODY, READ_BUFFER, Body, Reply, Sending, Wire
+from proxy.wire import LARGE_BODY, READ_BUFFER, Body, Full, Reply, Sending, Wire
 
 __all__ = ["LARGE_BODY", "READ_BUFFER", "Again", "Attempts", "Body", "Reply", "Sending", "Upstream", "is_silence"]
 
@@ -97,7 +97,7 @@ class Upstream:
         """The reply, its head read and its body not. ``target`` is an encoded path with query, from the allow-list.
 
         A second time, the body is what ``again`` makes, or the same without it. ``begun``: the request is under way
-        (`begin`). The caller closes the reply. Raises `ApiError` 502 or 504. Cancellation closes the connection.
+        (`begin`). The caller closes the reply. Raises `ApiError` 429, 502 or 504. Cancellation closes the connection.
         """
         path = self._path(target)
         try:
@@ -112,6 +112,8 @@ class Upstream:
                 if again is not None:
                     body = await again()
             return _checked(await self._send(self._fresh, method, path, headers, body, attempts))
+        except Full:
+            raise errors.upstream_full(self.settings.max_connections) from None
         except TimeoutError as error:
             self._failed(error)
             if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -49,11 +49,20 @@ Body = Sequence[bytes | memoryview]
 """A request's body in pieces, which are written one after the other. Nothing in them changes."""
 
 
-class Connector(aiohttp.TCPConnector):
-    """aiohttp's, but an idle connection on which something arrived meanwhile (a second reply) is closed, not reused."""
+class Full(TimeoutError):
+    """All connections that may be open are in use, and none has become free in time."""
 
-    def __init__(self, **options: Any) -> None:
+
+class Connector(aiohttp.TCPConnector):
+    """aiohttp's, but an idle connection on which something arrived meanwhile (a second reply) is closed, not reused.
+
+    ``within_s``: how long a request waits for a connection to become free (`Full`), and then for a new one, from the
+    look-up of the name on (TimeoutError). aiohttp would not limit the first, nor the look-up.
+    """
+
+    def __init__(self, within_s: float, **options: Any) -> None:
         super().__init__(**options)
+        self._within_s = within_s
         self._made: WeakKeyDictionary[ResponseHandler, int] = WeakKeyDictionary()
 
     async def _get(self, key: Any, traces: Any) -> Connection | None:
@@ -65,9 +74,17 @@ class Connector(aiohttp.TCPConnector):
 
     async def _create_connection(self, req: ClientRequest, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109
         since = time.perf_counter_ns()
-        protocol = await super()._create_connection(req, traces, timeout)
+        async with asyncio.timeout(self._within_s):
+            protocol = await super()._create_connection(req, traces, timeout)
         self._made[protocol] = time.perf_counter_ns() - since
         return protocol
+
+    async def _wait_for_available_connection(self, key: Any, traces: Any) -> None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                await super()._wait_for_available_connection(key, traces)
+        except TimeoutError:
+            raise Full from None
 
     def made_in(self, protocol: ResponseHandler) -> int | None:
         """Nanoseconds that the connection took, when it is asked for the first time; later, and so where the
@@ -120,7 +137,11 @@ class Wire:
     def __init__(self, settings: config.Upstream, *, keep: bool) -> None:
         pooling: dict[str, Any] = {"keepalive_timeout": settings.keepalive_s} if keep else {"force_close": True}
         self._connector = Connector(
-            limit=settings.max_connections, ssl=settings.verify_tls, ttl_dns_cache=30, **pooling
+            settings.connect_timeout_s,
+            limit=settings.max_connections,
+            ssl=settings.verify_tls,
+            ttl_dns_cache=30,
+            **pooling,
         )
         self.timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
@@ -149,10 +170,13 @@ class Wire:
         """The reply, its head read and its body not. ``path``: encoded, with the query.
 
         ``connected`` is told how many nanoseconds the connection took, None where it is one that served before;
-        ``heard`` is called when the engine may be taken to have got a part of the request. Raises as `ClientSession`.
+        ``heard`` is called when the engine may be taken to have got a part of the request. Raises as `ClientSession`,
+        and `Full`.
         """
         try:
             connection = await self._connector.connect(self._to, [], self.timeout)
+        except Full:
+            raise
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError("the connection took too long") from error
         sending = Sending(self, connection)

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy import body
+from proxy.errors import ApiError
 from tests.support.proxy import Stage, settings_for, staged
 from tests.support.raw_http import head, talk
 
@@ -254,6 +256,61 @@ async def test_coded_bodies_count_as_what_they_decode_to(tmp_path: Path) -> None
             status, error = await stage.error(packed, headers={"Content-Encoding": "gzip"})
             assert (status, error["code"]) == (429, "bodies_full")
         assert (await stage.post(packed, headers={"Content-Encoding": "gzip"}))[0] == 200
+
+
+async def test_a_body_counts_while_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staged(tmp_path, server={"max_body_bytes": 1 << 20}, limits={"body_bytes": 1 << 20}) as stage:
+        held, seen = stage.proxy.core.held, []
+        real = body.DECODERS["gzip"]
+
+        def watched(coded: body.Coded) -> Iterator[bytes]:
+            for piece in real(coded):
+                seen.append(held.size)
+                yield piece
+
+        monkeypatch.setitem(body.DECODERS, "gzip", watched)
+        big = json.dumps(sized(600_000)).encode()
+        packed = gzip.compress(big)
+        assert (await stage.post(packed, headers={"Content-Encoding": "gzip"}))[0] == 200
+        assert seen[0] == len(packed)
+        assert max(seen) > 500_000
+        assert held.size == 0
+        async with under_way(stage, sized(600_000)):
+            seen.clear()
+            status, error = await stage.error(packed, headers={"Content-Encoding": "gzip"})
+            assert (status, error["code"]) == (429, "bodies_full")
+            assert max(seen) <= 1 << 20
+            assert len(seen) < 9, "it ends where it is too much"
+            assert held.size == 600_000
+
+
+def test_a_share_that_was_given_back_counts_nothing_more() -> None:
+    held = body.Held()
+    share = body.Share(held, 100)
+    share.take(60)
+    with pytest.raises(ApiError):
+        share.take(50)
+    share.hold(100)
+    assert held.size == 100
+    share.release()
+    share.take(60)  # a thread that decodes still
+    assert held.size == 0
+
+
+# the engine
+
+
+async def test_connections_to_an_engine_are_waited_for_only_so_long(tmp_path: Path) -> None:
+    async with staged(tmp_path, upstream={"max_connections": 1, "connect_timeout_s": 0.3}) as stage:
+        async with under_way(stage):
+            error = await busy(stage)
+            assert error["code"] == "upstream_full"
+            line = stage.proxy.log[-1]
+            assert (line["status"], line["error"], line["flags"]) == (429, "upstream_full", [])
+        await stage.proxy.logged(2)
+        await stage.proxy.settled()
+        assert not any(line["event"] == "upstream_failure" for line in stage.proxy.events), "that is no sign of a fault"
+        await served(stage)
 
 
 # one body

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
+import aiohttp.abc
 import pytest
 from multidict import CIMultiDict
 
@@ -142,3 +143,21 @@ async def test_a_server_that_goes_while_the_body_is_sent() -> None:
         server.data_received = lambda data: server._transport.abort()  # type: ignore[method-assign]
         with pytest.raises((aiohttp.ClientError, OSError)):
             await wire.request("POST", "/", CIMultiDict(), [b"x" * (24 << 20)])
+
+
+async def test_a_name_is_looked_up_only_so_long() -> None:
+    class Never(aiohttp.abc.AbstractResolver):
+        async def resolve(self, *_: object, **__: object) -> list[aiohttp.abc.ResolveResult]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def close(self) -> None: ...
+
+    wire = Wire(Settings(url="http://engine.invalid", connect_timeout_s=0.1), keep=True)
+    wire._connector._resolver = Never()
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(aiohttp.ConnectionTimeoutError):
+                await wire.request("POST", "/", CIMultiDict(), [b"{}"])
+    finally:
+        await wire.close()
