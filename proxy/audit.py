@@ -87,6 +87,8 @@ class RequestRecord:
     full: FullEncode | None = None
     encoded: Way | None = None
     full_render: FullRender | None = None
+    iterations: int | None = None
+    """Iterations of the template's folded loops that ran; None where the whole template did, unfolded."""
     gpu: Gpu | None = None
     """What a GPU did for the text that was encoded; None where nothing was, or there is no GPU."""
     stream: bool | None = None
@@ -150,6 +152,7 @@ class RequestRecord:
         self.path, self.cause, self.full = prepared.path, prepared.cause, prepared.full
         self.full_render, self.encoded, self.gpu = prepared.full_render, prepared.way, prepared.gpu
         self.session, self.messages = prepared.session, prepared.messages
+        self.iterations = prepared.iterations
         self.chars = self.served_chars = prepared.chars
         self.scanned_chars, self.tokens = prepared.scanned, len(prepared.ids)
         self.first_changed, self.first_changed_message = prepared.first_changed, prepared.first_changed_message

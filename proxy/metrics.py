@@ -81,6 +81,9 @@ class Metrics:
             ["model", "reason"],
             registry=registry,
         )
+        self.iterations = Counter(
+            "toktier_render_iterations", "Iterations of templates' folded loops that ran", ["model"], registry=registry
+        )
         self.stages = Histogram(
             "toktier_stage_seconds", "Time in each stage of a request", ["stage"], buckets=_SECONDS, registry=registry
         )
@@ -158,7 +161,7 @@ class Metrics:
         """
         results = ("equal", "different")
         for model in models:
-            for counter in (self.mismatches, self.served, self.scanned, self.tokens):
+            for counter in (self.mismatches, self.served, self.scanned, self.tokens, self.iterations):
                 counter.labels(model)
             for counter, values in (
                 (self.mismatch_found, Source),
@@ -195,6 +198,7 @@ class Metrics:
         of(self.served, model).inc(record.served_chars or 0)
         of(self.scanned, model).inc(record.scanned_chars or 0)
         of(self.tokens, model).inc(record.tokens or 0)
+        of(self.iterations, model).inc(record.iterations or 0)
         if record.error is not None:
             self.refusal(record.error)
         if record.prompt_tokens_equal is False:

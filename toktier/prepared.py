@@ -50,6 +50,8 @@ class Prepared:
     template_digest: str
     full_render: FullRender | None = None
     """Why the whole template was rendered; None where only what changed was."""
+    iterations: int | None = None
+    """Iterations of the template's folded loops that ran; None where the whole template did, unfolded."""
     way: Way | None = None
     """How `scanned` was encoded; None where nothing was, or by the reference alone."""
     written: tuple[Ids, Written] | None = field(default=None, repr=False)

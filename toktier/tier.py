@@ -62,6 +62,8 @@ class _Text(NamedTuple):
     why: FullRender | None
     kept: bool
     """Whether the session's render is of this text."""
+    iterations: int | None
+    """`Prepared.iterations`."""
 
 
 class _Made(NamedTuple):
@@ -187,7 +189,7 @@ class ModelTier:
             if not wait:
                 raise TakesLong("the reference")
             made = self._whole(body, source, around)
-            text = text._replace(why=FullRender.QUARANTINED, chars=sum(map(len, made.texts)))
+            text = text._replace(why=FullRender.QUARANTINED, chars=sum(map(len, made.texts)), iterations=None)
         made.ids.flags.writeable = False
         return Prepared(
             ids=made.ids,
@@ -214,6 +216,7 @@ class ModelTier:
             tokenizer_digest=self.tokenizer.digest,
             template_digest=self.template.digest,
             full_render=text.why,
+            iterations=text.iterations,
             way=made.way,
             written=made.written,
             traits=traits,
@@ -270,7 +273,8 @@ class ModelTier:
             why = FullRender(made.fell_back.value)
         first, common = (made.first_changed_chunk, made.common) if synced and why is None else (0, 0)
         parts = list(filter(None, made.chunks.since(first)))
-        return _Text(common, parts, made.chars, why, made.fell_back is None)
+        iterations = made.iterations if made.fell_back is None else None
+        return _Text(common, parts, made.chars, why, made.fell_back is None, iterations)
 
     def _repaired(self, lease: Lease, text: _Text, around: SpecialTokens | None) -> _Made:
         rope, memory = lease.rope, lease.memory
@@ -388,7 +392,7 @@ def _is_short(lease: Lease, request: RenderRequest, known: Known | None) -> bool
 
 
 def _whole_text(text: str, why: FullRender) -> _Text:
-    return _Text(0, [text] if text else [], len(text), why, False)
+    return _Text(0, [text] if text else [], len(text), why, False, None)
 
 
 def control_pattern(spec: Mapping[str, Any]) -> re.Pattern[bytes] | None:

@@ -66,13 +66,13 @@ def test_line_has_every_field_even_of_an_empty_record() -> None:
 
 def test_what_the_tier_found_out() -> None:
     record = RequestRecord("id", "/v1/chat/completions")
-    record.take(prepared(control_tokens=1, full=FullEncode.NO_CUT))
+    record.take(prepared(control_tokens=1, full=FullEncode.NO_CUT, iterations=4))
     line = emitted(record, 200)
     assert line["path"] == "append"
     assert line["full"] == "no_cut"
     assert (line["served_chars"], line["scanned_chars"], line["chars"], line["tokens"]) == (100, 20, 100, 7)
     assert (line["first_changed"], line["common_chars"], line["first_changed_message"]) == (5, 80, 2)
-    assert line["lost_reuse_tokens"] == 7
+    assert (line["lost_reuse_tokens"], line["iterations"]) == (7, 4)
     assert line["flags"] == [Flag.CONTROL_TOKEN_IN_CONTENT]
     assert {k: v for k, v in line["stages_us"].items() if k != "total"} == prepared().stages
     assert "ids" not in line

@@ -78,6 +78,13 @@ def test_renders_in_full_are_counted_by_their_reason() -> None:
     assert found == {reason: 1 + (reason is FullRender.NOTHING_KEPT) for reason in FullRender}
 
 
+def test_iterations_of_templates_are_added() -> None:
+    metrics = Metrics()
+    for iterations in (40, None, 2):
+        metrics.observe(record(model="m", path=Path.APPEND, iterations=iterations))
+    assert value(metrics, "toktier_render_iterations_total", model="m") == 42
+
+
 def test_clients_cannot_make_labels() -> None:
     metrics = Metrics()
     metrics.observe(record(status=404))

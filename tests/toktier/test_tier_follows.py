@@ -65,7 +65,8 @@ def test_other_templates(make: Callable[..., ModelTier], source: str) -> None:
     feed = Feed(make(source))
     session = Session("other", chars=9_000, turn_chars=200, features=frozenset({"non_ascii", "literals"}))
     for _ in range(40):
-        feed.ask(session.step().body)
+        prepared = feed.ask(session.step().body)
+        assert (prepared.iterations is None) == (source is NOT_FOLDED)
     if source is NOT_FOLDED:
         assert set(feed.renders) == {"unfoldable"}
     else:
@@ -100,6 +101,8 @@ def test_an_append_reads_renders_and_writes_what_is_new(make: Callable[..., Mode
     first = feed.ask(body(*messages))
     assert (first.path, first.full_render) == (Path.INIT, FullRender.NOTHING_KEPT)
     assert feed.shared == 0
+    assert first.iterations is not None
+    assert first.iterations >= len(messages)
     for k in range(4):
         known = len(messages)
         messages += [say("assistant", f"a{k}"), say("user", f"q{k}")]
@@ -115,6 +118,7 @@ def test_an_append_reads_renders_and_writes_what_is_new(make: Callable[..., Mode
         assert same > 0
         assert all(grown.written[1].blocks[i] is first.written[1].blocks[i] for i in range(same))
         first = grown
+        assert grown.iterations == 4  # two loops, two messages
     again = feed.ask(body(*messages))
     assert (again.path, again.full_render, again.scanned) == (Path.RETRY, None, 0)
 
