@@ -2,7 +2,7 @@
 
 Invariants
 1. Order: quarantine, kept sessions forgotten, capture, log, metrics. Each step is taken whatever became of the one
-   before; what fails in one is logged by its type.
+   before; what fails in one is logged by its type. Whoever learns from the file that trust ended forgets them as well.
 2. Every ``mismatch`` line has every field of `FIELDS`; what a source cannot know is null. None holds text or IDs.
 3. With ``report`` nothing but the telling happens.
 
@@ -110,9 +110,10 @@ class Mismatches:
     def found(self, source: Source, sent: Sent, difference: Mapping[str, Any], delay_us: int) -> None:
         """Act on one. ``difference`` is one of `of_verdict`, `of_count` and `of_tokens`. Never raises."""
         shadow, raised = self.shadow, list[Entry]()
+        paths = suspects(source, sent, difference.get("kind"))
         if shadow.on_mismatch == "quarantine":
             with contained("quarantine", sent.request_id):
-                for path in suspects(source, sent, difference.get("kind")):
+                for path in paths:
                     raised += self._distrust(source, sent, path)
             with contained("forget", sent.request_id):
                 self._store.clear()
@@ -125,6 +126,7 @@ class Mismatches:
             "path": sent.path.value,
             "full": sent.full.value if sent.full is not None else None,
             "by_gpu": sent.by_gpu,
+            "suspects": [path.value for path in paths],
             "tokenizer_digest": sent.trust_digest,
             "prepared_with": sent.tokenizer_digest,
             "template_digest": sent.template_digest,
@@ -166,8 +168,8 @@ class Mismatches:
         """Look at the quarantine's file and tell what another process did to it. Never raises."""
         with contained("refresh", None):
             changes = self._quarantine.refresh()
-            if any(entry.path is Path.GPU for entry in changes.added):
-                self._store.clear()  # sessions hold IDs that came from a GPU before
+            if changes.added or (changes.everything and self._quarantine.everything is not None):
+                self._store.clear()  # as the process did that found the mismatch (invariant 1)
             for entry in changes.added:
                 _log.warning("quarantine_read", **_named(entry))
             for entry in changes.lifted:

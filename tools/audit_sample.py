@@ -119,6 +119,7 @@ def _mismatch(moment: int, request_id: str) -> Iterator[dict[str, Any]]:
     }
     found |= {"first_id": 11_870, "first_char": 47_511, "piece": 9_804, "piece_start": 47_509, "piece_chars": 5}
     found |= {"versions": {"tokenizers": "0.23.3"}, "delay_us": 214_000, "capture": None}
+    found |= {"suspects": [Path.APPEND.value]}
     yield line("mismatch", moment + 214_100, "error", **about, **place, **found)
     level = {"quarantine_level": "reference", "source": "shadow"}
     yield line("quarantined", moment + 214_200, "error", **place, **level, model=model, request_id=request_id)

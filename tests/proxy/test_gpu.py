@@ -13,12 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from proxy import gpu as module
-from proxy.captures import Captures
-from proxy.config import ConfigError, Gpu, Model, Shadow, load
+from proxy.config import ConfigError, Gpu, Model, load
 from proxy.gpu import GpuCollector, Gpus
 from proxy.loading import assemble
-from proxy.metrics import Metrics
-from proxy.mismatch import Mismatches, suspects
+from proxy.mismatch import suspects
 from tests.conftest import ROOT
 from tests.support.byte_device import ByteDevice, until
 from tests.support.gpu import host_core
@@ -110,19 +108,6 @@ def test_devices_are_told_by_state() -> None:
 )
 def test_whom_a_mismatch_speaks_against(source: Source, by_gpu: bool, kind: str, want: list[Path]) -> None:
     assert suspects(source, sent(by_gpu=by_gpu), kind) == want
-
-
-def test_sessions_are_forgotten_when_another_process_found_a_gpu_wrong(tmp_path: File) -> None:
-    ours, theirs = (Quarantine(tmp_path / "quarantine.json") for _ in range(2))
-    store = SessionStore(1 << 20)
-    act = Mismatches(Shadow(), ours, store, Captures(tmp_path / "captures"), Metrics())
-    epoch = store.epoch
-    theirs.add("d", Path.INIT, Source.SHADOW, model="m", request_id="r", at_reference=False)
-    act.refresh()
-    assert store.epoch == epoch
-    theirs.add("d", Path.GPU, Source.SHADOW, model="m", request_id="r", at_reference=False)
-    act.refresh()
-    assert store.epoch != epoch
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.audit_report.values import iso
+from proxy.audit_report.verdicts import Verdicts
 from proxy.captures import Captures
 from proxy.config import Shadow
 from proxy.metrics import Metrics
@@ -72,6 +74,53 @@ def test_the_ladder_and_what_is_told_of_it(tmp_path: File) -> None:
     assert acting.found(full=FullEncode.QUARANTINED)[1]["quarantine_level"] == "text"
     assert acting.quarantine.level("trusted", Path.APPEND) is Level.TEXT
     assert acting.quarantine.entries()[0].count == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "paths"),
+    [
+        (Source.SHADOW, Kind.IDS, ["gpu"]),
+        (Source.SHADOW, Kind.TEXT, ["append"]),
+        (Source.USAGE, "count", ["gpu", "append"]),
+        (Source.TOKENIZE, Kind.IDS, ["gpu", "append"]),
+    ],
+)
+def test_what_a_gpu_did_is_resolved_by_lifting_what_was_distrusted(
+    tmp_path: File, source: Source, kind: str, paths: list[str]
+) -> None:
+    acting = Acting(tmp_path)
+    with capture_logs() as lines:
+        acting.act.found(source, sent(by_gpu=True), {"kind": kind}, 5)
+    assert lines[0]["suspects"] == [line["path"] for line in lines[1:]] == paths
+    told = [{**line, "ts": iso(at * 10**6)} for at, line in enumerate(lines)]
+    for old in (False, True):
+        verdicts = Verdicts()
+        for line in told:
+            named = {key: value for key, value in line.items() if not old or key != "suspects"}
+            verdicts.take(line["event"], named)
+        for at, path in enumerate(paths, len(told)):
+            assert verdicts.unresolved == 1
+            verdicts.take("quarantine_lifted", {**told[1], "path": path, "ts": iso(at * 10**6)})
+        assert verdicts.unresolved == 0
+        assert verdicts.quarantines()["in_force"] == []
+
+
+def test_a_sibling_that_learns_of_it_forgets_its_sessions(tmp_path: File) -> None:
+    one, other = Acting(tmp_path), Acting(tmp_path)
+    before = other.store.epoch
+    other.act.refresh()
+    assert other.store.epoch == before
+    one.found()
+    other.act.refresh()
+    assert other.quarantine.level("trusted", Path.APPEND) is Level.REFERENCE
+    assert other.store.epoch == before + 1
+    one.quarantine.lift()
+    other.act.refresh()
+    assert other.store.epoch == before + 1, "to trust again is no reason"
+    (tmp_path / "quarantine.json").write_text("no JSON")
+    other.act.refresh()
+    assert other.quarantine.everything is not None
+    assert other.store.epoch == before + 2
 
 
 def test_what_fails_ends_nothing_else(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:

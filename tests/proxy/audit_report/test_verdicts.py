@@ -19,7 +19,7 @@ Step = tuple[str, int, int]
 
 def event(kind: str, key: int, at: int, **more: Any) -> dict[str, Any]:
     digest, path = KEYS[key]
-    return line(kind, START_US + at, tokenizer_digest=digest, path=path, **more)
+    return line(kind, START_US + at, **{"tokenizer_digest": digest, "path": path, **more})
 
 
 def judged(steps: list[Step]) -> Verdicts:
@@ -83,6 +83,34 @@ def test_a_damaged_lift_resolves_nothing() -> None:
         found = judged([("mismatch", 0, 0)])
         found.take("quarantine_lifted", event("quarantine_lifted", 0, 5) | change)
         assert found.unresolved == 1, change
+
+
+@pytest.mark.parametrize(
+    "named", [["gpu", 5], [], ["append"] * 9, "append", {"append": 1}, [None], [["append"]], ["gpu\x1b"]]
+)
+def test_suspects_that_cannot_be_read_stay_suspects(named: Any) -> None:
+    found = Verdicts()
+    found.take("mismatch", event("mismatch", 0, 0, suspects=named))
+    for path in ("append", "gpu"):
+        found.take("quarantine_lifted", event("quarantine_lifted", 0, 5, path=path))
+    assert found.unresolved == 1
+
+
+def test_a_mismatch_that_speaks_against_two_paths_counts_once() -> None:
+    found = Verdicts()
+    found.take("mismatch", event("mismatch", 0, 0, suspects=["gpu", "append"]))
+    found.take("mismatch", event("mismatch", 0, 1, suspects=["append"]))
+    found.take("quarantine_lifted", event("quarantine_lifted", 0, 5))
+    report = found.mismatches()
+    assert (report["total"], report["unresolved"]) == (2, 1)
+    assert [(case["path"], case["total"], case["unresolved"]) for case in report["cases"]] == [
+        ("append", 1, 0),
+        ("append, gpu", 1, 1),
+    ]
+    assert [(one["suspects"], one["resolved"]) for one in report["latest"]] == [
+        (["append"], True),
+        (["append", "gpu"], False),
+    ]
 
 
 def test_a_lift_at_the_same_moment_is_not_later() -> None:
