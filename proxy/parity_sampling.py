@@ -29,7 +29,7 @@ from proxy import config
 from proxy.jsonspan import Parsed
 from proxy.metrics import Metrics
 from proxy.registry import ModelRuntime, State
-from proxy.sent import Question, Sent
+from proxy.sent import Question, Room, Sent
 from toktier.ids import Ids
 from toktier.traits import Traits, together, traits_of
 
@@ -50,6 +50,8 @@ class Skip(StrEnum):
     NOT_COMPARABLE = "not_comparable"
     NO_ROUTE = "no_route"
     NO_ANSWER = "no_answer"
+    NO_ROOM = "no_room"
+    """What is held of requests under way fills its room (`proxy.sent`)."""
     DOUBTED = "doubted"
     """Another process may have answered than the one that got the IDs."""
     INTERNAL_ERROR = "internal_error"
@@ -65,11 +67,14 @@ class _Skipped(Exception):
 class ParitySampling:
     """`question` is for any thread, the rest for the event loop.
 
-    ``on_different`` is told of our IDs and the upstream's, in a thread of ``executor``.
+    ``room`` is where questions are held; ``on_different`` is told of our IDs and the upstream's, in a thread of
+    ``executor``.
     """
 
-    def __init__(self, executor: Executor, metrics: Metrics, on_different: Callable[[Sent, Ids, Ids], None]) -> None:
-        self._executor, self._metrics, self._on_different = executor, metrics, on_different
+    def __init__(
+        self, executor: Executor, metrics: Metrics, room: Room, on_different: Callable[[Sent, Ids, Ids], None]
+    ) -> None:
+        self._executor, self._metrics, self._room, self._on_different = executor, metrics, room, on_different
         self._busy: set[str] = set()
         self._resting: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,7 +91,12 @@ class ParitySampling:
         if not comparable(parsed.outline, model.settings, model.upstream.settings, traits):
             self._skip(model, request_id, Skip.NOT_COMPARABLE)
             return None
-        return Question(parsed.edit(parsed.outline.keys() - _READ, [("add_generation_prompt", [b"true"])]), ids)
+        body = parsed.edit(parsed.outline.keys() - _READ, [("add_generation_prompt", [b"true"])])
+        question = Question(body, ids)
+        if not self._room.takes(question):
+            self._skip(model, request_id, Skip.NO_ROOM)
+            return None
+        return question
 
     def offer(self, model: ModelRuntime, sent: Sent) -> None:
         """A request that the engine has answered. Returns at once."""

@@ -67,9 +67,9 @@ class Shadow:
         self._metrics = metrics
         captures = Captures(settings.auth.state_dir / FOLDER)
         self._mismatches = Mismatches(settings.shadow, self.quarantine, store, captures, metrics)
-        self._parity = ParitySampling(executor, metrics, self._tokenized_otherwise)
-        self._desk = Workers(1, "toktier-shadow-desk")
         self._room = Room(ROOM_BYTES)
+        self._parity = ParitySampling(executor, metrics, self._room, self._tokenized_otherwise)
+        self._desk = Workers(1, "toktier-shadow-desk")
         self._lock = Lock()
         self._pool: Pool | None = None
         self._closed = False

@@ -17,6 +17,7 @@ import pytest
 from proxy import config, jsonspan
 from proxy.metrics import Metrics
 from proxy.parity_sampling import ParitySampling
+from proxy.sent import Room
 from tests.engine.test_odd_requests import change
 from tests.support.engine import Engine
 from toktier.errors import InvalidText, Unrenderable
@@ -58,7 +59,7 @@ def test_tokenize_renders_what_chat_renders(engine: Engine, tier: ModelTier) -> 
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     with ThreadPoolExecutor(1) as executor:
-        sampling = ParitySampling(executor, Metrics(), lambda *_: None)
+        sampling = ParitySampling(executor, Metrics(), Room(1 << 20), lambda *_: None)
         upstream = SimpleNamespace(name="e", settings=config.Upstream(url=engine.url))
         settings = config.Model(upstream="e", tokenizer="embedded")
         model: Any = SimpleNamespace(name="m", settings=settings, upstream=upstream)

@@ -18,7 +18,7 @@ from proxy.config import Model, Upstream
 from proxy.metrics import Metrics
 from proxy.parity_sampling import ParitySampling, _tokens, comparable
 from proxy.registry import State
-from proxy.sent import Sent
+from proxy.sent import Room, Sent
 from tests.support.fake_tier import ids_of
 from tests.support.sent import sent
 from toktier.ids import Ids
@@ -94,7 +94,8 @@ class Bench:
         self.different: list[list[int]] = []
         self.doubts: list[str] = []
         self.executor = ThreadPoolExecutor(1)
-        self.sampling = ParitySampling(self.executor, self.metrics, self._different)
+        self.room = Room(1 << 20)
+        self.sampling = ParitySampling(self.executor, self.metrics, self.room, self._different)
         self.model: Any = SimpleNamespace(
             name="m", upstream=engine, settings=MODEL, doubt=self.doubts.append, trusts=1, state=State.OK
         )
@@ -145,6 +146,28 @@ async def test_equal_and_different() -> None:
         assert outcome(lines) == [("parity_check", "equal"), ("parity_check", "different")]
         assert b.different == [IDS[:-1].tolist()]
         assert len(b.doubts) == 1
+
+
+async def test_a_question_takes_room_until_it_is_answered() -> None:
+    def asked(b: Bench) -> Sent:
+        parsed = jsonspan.parse(json.dumps(BODY).encode())
+        return sent(question=b.sampling.question(b.model, parsed, IDS, "r", 1.0))
+
+    async with bench(Engine(reply=reply(IDS))) as (b, lines):
+        first = asked(b)
+        assert first.question is not None
+        size = len(first.question.body) + IDS.nbytes
+        assert b.room.used == size
+        b.room.nbytes = 2 * size
+        second, third = asked(b), asked(b)
+        assert (second.question is not None, third.question) == (True, None)
+        assert outcome(lines) == [("parity_skipped", "no_room")]
+        b.sampling.offer(b.model, first)
+        del first
+        await b.done()
+        assert b.room.used == size
+        del second
+        assert b.room.used == 0
 
 
 async def test_one_at_a_time() -> None:
