@@ -62,7 +62,7 @@ class Gpus:
         """That of a tokenizer; None without a certificate, and where there is no device to be asked."""
         if self.engines is None or tokenizer.certificate is None:
             return None
-        digest = tokenizer.digest
+        digest = tokenizer.digest_of_files
 
         def allowed() -> bool:
             return quarantine is None or quarantine.level(digest, Path.GPU) is None

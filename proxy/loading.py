@@ -191,7 +191,17 @@ def assemble(
     setup = setup_of(tier, chat_template=None if model.chat_template is None else str(model.chat_template))
     certificate = None if tokenizer.certificate is None else tokenizer.certificate.digest
     window = tokenizer.window if isinstance(tokenizer.window, FastokensEngine) else None
-    return Loaded(tier, size, versions, control, parity, setup=setup, certificate=certificate, window=window)
+    return Loaded(
+        tier,
+        size,
+        versions,
+        control,
+        parity,
+        setup=setup,
+        trust_digest=tokenizer.digest_of_files,
+        certificate=certificate,
+        window=window,
+    )
 
 
 def _vocab_size(files: Mapping[str, bytes], tokenizer: int) -> int:

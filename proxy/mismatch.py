@@ -153,7 +153,7 @@ class Mismatches:
 
     def _distrust(self, source: Source, sent: Sent, path: Path) -> list[Entry]:
         """The quarantine's entry where it is new or was raised."""
-        before = self._quarantine.level(sent.trust_digest, path)
+        before = {entry.key: entry.level for entry in self._quarantine.entries()}
         entry = self._quarantine.add(
             sent.trust_digest,
             path,
@@ -161,8 +161,9 @@ class Mismatches:
             model=sent.model,
             request_id=sent.request_id,
             at_reference=sent.full is FullEncode.QUARANTINED,
+            versions=", ".join(f"{engine} {version}" for engine, version in sent.versions.items()),
         )
-        return [entry] if entry.level is not before else []
+        return [entry] if entry.level is not before.get(entry.key) else []
 
     def refresh(self) -> None:
         """Look at the quarantine's file and tell what another process did to it. Never raises."""

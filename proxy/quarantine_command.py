@@ -98,9 +98,12 @@ def _completed(start: str, quarantine: Quarantine) -> str:
 
 
 def _line(entry: Entry) -> str:
+    engines = f" ({entry.versions})" if entry.versions else ""
+    stale = "  stale: from an older TokTier, counts for this path of every tokenizer" if entry.stale else ""
     return (
         f"{entry.tokenizer_digest}  path {entry.path.value}  level {entry.level.value}  since {entry.since}  "
         f"model {entry.model}  found by {entry.source.value}  {entry.count} mismatch{'es' if entry.count != 1 else ''}"
+        f"{engines}{stale}"
     )
 
 

@@ -93,6 +93,8 @@ class Loaded:
     second of work. Raises `CannotLoad`."""
     setup: Setup | None = None
     """What another process loads to check the tier's work; None where it cannot."""
+    trust_digest: str | None = None
+    """What a quarantine of the tier's tokenizer is looked up by; None: by its digest."""
     certificate: str | None = None
     """Digest of the tokenizer's certificate; None where there is none."""
     window: Begins | None = None

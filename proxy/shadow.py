@@ -138,7 +138,7 @@ class Shadow:
                 session=made.session,
                 chars=made.chars,
                 tokens=len(made.ids),
-                trust_digest=made.tokenizer_digest if setup is None else setup.tokenizer_digest,
+                trust_digest=loaded.trust_digest or made.tokenizer_digest,
                 tokenizer_digest=made.tokenizer_digest,
                 template_digest=made.template_digest,
                 versions=loaded.versions,

@@ -85,10 +85,17 @@ class TokenizerFiles:
 
         ``versions``: those that every tokenizer depends on; that of tiktoken is added for a rank file.
         """
+        own = () if self.sidecar is None else (f"tiktoken {tiktoken.__version__}",)
+        return self._digest([*versions, *own])
+
+    @property
+    def digest_of_files(self) -> str:
+        """As `digest`, over names and contents alone: an upgrade of an engine leaves it as it is."""
+        return self._digest(())
+
+    def _digest(self, versions: Iterable[str]) -> str:
         state = hashlib.blake2b(digest_size=20)
-        parts: list[bytes] = [version.encode() for version in versions]
-        if self.sidecar is not None:
-            parts.append(f"tiktoken {tiktoken.__version__}".encode())
+        parts = [version.encode() for version in versions]
         parts.append(b"")
         for name, content in sorted(self._contents().items()):
             parts += [name.encode(), content]

@@ -2,7 +2,8 @@
 
 The ladder. The first mismatch of a (tokenizer, path), whoever found it, puts it at `Level.REFERENCE`: its requests are
 rendered and encoded whole by the reference from then on. A mismatch of a request that was served at that level raises
-it to `Level.TEXT`: no IDs. Requests that were in flight before never raise it. Only an operator lifts it.
+it to `Level.TEXT`: no IDs. Requests that were in flight before never raise it. Only an operator lifts it: a tokenizer
+is named by the digest of its files alone (`TokenizerFiles.digest_of_files`), so that an upgrade of an engine does not.
 
 Invariants:
  - Fail safe: a file that is damaged or cannot be read puts everything at `Level.REFERENCE`; so it stays, across
@@ -13,7 +14,10 @@ Invariants:
  - `level`, `entries` and the properties wait for nothing. `add`, `lift` and `refresh` touch the disk: not for an event
    loop.
 
-The file: ``{"schema": 1, "everything": null, "entries": [...]}``; ``everything`` is a time while nothing is trusted.
+Files of schema 1 named tokenizers by a digest over the engines' versions as well, of which nobody can tell any more
+which files they are. Their entries are `Entry.stale`: each counts for its path of every tokenizer.
+
+The file: ``{"schema": 2, "everything": null, "entries": [...]}``; ``everything`` is a time while nothing is trusted.
 Beside it lies ``NAME.lock``, which holds nothing.
 """
 
@@ -37,7 +41,9 @@ import structlog
 from toktier.reasons import Path
 from toktier.whole_file import whole
 
-SCHEMA = 1
+SCHEMA = 2
+_WITH_VERSIONS = 1
+"""The schema whose digests hold versions."""
 LOCK_WAIT_S = 5.0
 """Longest wait for another writer; after that the file counts as one that cannot be written."""
 _SIZE_LIMIT = 16 << 20
@@ -67,7 +73,7 @@ class Source(StrEnum):
 
 
 Key = tuple[str, Path]
-"""Tokenizer digest and path."""
+"""Digest of a tokenizer's files, and path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,10 @@ class Entry:
     request_id: str
     count: int
     """Mismatches so far."""
+    versions: str = ""
+    """Of the engines at the first mismatch, for people; empty where that is not known."""
+    stale: bool = False
+    """From a file of schema 1: it counts for ``path`` of every tokenizer."""
 
     @property
     def key(self) -> Key:
@@ -126,6 +136,7 @@ class Quarantine:
         self._unsaved: dict[Key, Entry] = {}  # to be merged into what is on disk
         self._content = _Content()
         self._entries: Mapping[Key, Entry] = {}
+        self._stale: Mapping[Path, Level] = {}
         self.unwritable: str | None = None
         """Why the last write failed; None where it did not."""
         self._take(_read(file))
@@ -135,9 +146,10 @@ class Quarantine:
     def level(self, tokenizer_digest: str, path: Path) -> Level | None:
         """How far requests of this tokenizer and path are trusted; None: wholly."""
         entry = self._entries.get((tokenizer_digest, path))
-        if entry is not None:
-            return entry.level
-        return None if self._content.everything is None else Level.REFERENCE
+        levels = None if entry is None else entry.level, self._stale.get(path)
+        if Level.TEXT in levels:
+            return Level.TEXT
+        return None if levels == (None, None) and self._content.everything is None else Level.REFERENCE
 
     def entries(self) -> list[Entry]:
         """All entries, oldest first."""
@@ -160,17 +172,25 @@ class Quarantine:
     # changes
 
     def add(
-        self, tokenizer_digest: str, path: Path, source: Source, *, model: str, request_id: str, at_reference: bool
+        self,
+        tokenizer_digest: str,
+        path: Path,
+        source: Source,
+        *,
+        model: str,
+        request_id: str,
+        at_reference: bool,
+        versions: str = "",
     ) -> Entry:
         """Count a mismatch and climb the ladder; ``at_reference``: the request was served at `Level.REFERENCE`.
 
-        It counts in this process at once, written or not. Never raises.
+        ``versions`` is `Entry.versions`. It counts in this process at once, written or not. Never raises.
         """
         key = tokenizer_digest, path
         with self._lock:
             climbs = at_reference and self.level(*key) is not None
             level = Level.TEXT if climbs else Level.REFERENCE
-            new = Entry(tokenizer_digest, path, level, source, model, _now(), request_id, 1)
+            new = Entry(tokenizer_digest, path, level, source, model, _now(), request_id, 1, versions)
             self._unsaved[key] = _merged(self._unsaved.get(key), new)
             self._take(self._content)
             self._save()
@@ -225,8 +245,12 @@ class Quarantine:
     def _take(self, content: _Content) -> None:
         if content.error is not None and content.error != self._content.error:
             _log.error("quarantine_unreadable", file=str(self._file), problem=content.error)
-        self._content = content
-        self._entries = self._with_unsaved(content)
+        entries = self._with_unsaved(content)
+        stale: dict[Path, Level] = {}
+        for entry in entries.values():
+            if entry.stale and stale.get(entry.path) is not Level.TEXT:
+                stale[entry.path] = entry.level
+        self._content, self._entries, self._stale = content, entries, stale
 
     def _save(self) -> None:
         try:
@@ -332,21 +356,24 @@ def _parsed(raw: bytes) -> tuple[dict[Key, Entry], str | None]:
     if len(raw) > _SIZE_LIMIT:
         raise ValueError("it is too large")
     value = json.loads(raw)
-    if value["schema"] != SCHEMA:
+    schema = value["schema"]
+    if schema not in (_WITH_VERSIONS, SCHEMA):
         raise ValueError("its schema is not known")
     everything = value["everything"]
     if everything is not None and not isinstance(everything, str):
         raise ValueError("everything is no time")
-    entries = [_entry(one) for one in value["entries"]]
+    before = {"versions": "", "stale": True} if schema == _WITH_VERSIONS else {}
+    entries = [_entry({**one, **before}) for one in value["entries"]]
     return {entry.key: entry for entry in entries}, everything
 
 
 def _entry(value: Mapping[str, Any]) -> Entry:
-    texts = {name: value[name] for name in ("tokenizer_digest", "model", "since", "request_id")}
-    if not all(isinstance(text, str) for text in texts.values()) or type(value["count"]) is not int:
+    texts = {name: value[name] for name in ("tokenizer_digest", "model", "since", "request_id", "versions")}
+    count, stale = value["count"], value["stale"]
+    if not all(isinstance(text, str) for text in texts.values()) or (type(count), type(stale)) != (int, bool):
         raise ValueError("an entry has a field of another type")
     path, level, source = Path(value["path"]), Level(value["level"]), Source(value["source"])
-    return Entry(path=path, level=level, source=source, count=value["count"], **texts)
+    return Entry(path=path, level=level, source=source, count=count, stale=stale, **texts)
 
 
 def _problem(error: Exception) -> str:

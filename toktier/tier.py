@@ -227,7 +227,7 @@ class ModelTier:
         )
 
     def _level(self, path: Path) -> Level | None:
-        return None if self._quarantine is None else self._quarantine.level(self.tokenizer.digest, path)
+        return None if self._quarantine is None else self._quarantine.level(self.tokenizer.digest_of_files, path)
 
     def _trusts(self, path: Path) -> bool:
         """Whether the session may be used; if not, the whole text is for the reference. Raises `Unrenderable`."""

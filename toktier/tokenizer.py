@@ -58,6 +58,8 @@ class FrozenTokenizer:
     """Where the files lie."""
     digest: str
     """Hex; over the decompressed bytes of all files read and the versions of the engines."""
+    digest_of_files: str
+    """The same without the versions: what a quarantine is looked up by."""
     spec: Mapping[str, Any] = field(repr=False)
     """The parsed ``tokenizer.json`` with ``truncation`` and ``padding`` set to None and the model's tables emptied.
 
@@ -126,6 +128,7 @@ class FrozenTokenizer:
             revision=read.revision,
             folder=read.folder,
             digest=digest,
+            digest_of_files=read.digest_of_files,
             spec=made.spec,
             config=config,
             files={name: content for name, content in read.small.items() if name != "tokenizer_config.json"},

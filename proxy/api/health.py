@@ -40,7 +40,11 @@ def ready(generation: Generation, quarantine: Quarantine, gpus: Gpus) -> web.Res
             reasons.append(f"{name}: {runtime.reason.value if runtime.reason else runtime.state.value}")
         models[name] = entry
     entries = quarantine.entries()
-    reasons += [f"quarantine: {e.model}, path {e.path.value}, level {e.level.value}" for e in entries]
+    reasons += [
+        f"quarantine: {f'stale entry of {e.model}, every model' if e.stale else e.model}, path {e.path.value}, "
+        f"level {e.level.value}"
+        for e in entries
+    ]
     if quarantine.everything is not None:
         reasons.append("quarantine: the file was damaged; nothing is trusted until all is lifted")
     if quarantine.unwritable is not None:
@@ -62,6 +66,8 @@ def ready(generation: Generation, quarantine: Quarantine, gpus: Gpus) -> web.Res
                 "model": e.model,
                 "since": e.since,
                 "count": e.count,
+                "versions": e.versions,
+                "stale": e.stale,
             }
             for e in entries
         ],

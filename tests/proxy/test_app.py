@@ -289,6 +289,21 @@ async def test_ready_tells_what_is_degraded(tmp_path: Path) -> None:
         assert (status, report["degraded"], report["reasons"]) == (200, True, ["m: upstream_ignores_ids"])
 
 
+async def test_ready_and_metrics_tell_of_what_an_older_version_and_a_damaged_file_distrust(tmp_path: Path) -> None:
+    file = tmp_path / "quarantine.json"
+    entry = {"tokenizer_digest": "old", "path": "edit", "level": "text", "source": "usage", "model": "before"}
+    entry |= {"since": "2026-11-01T00:00:00+00:00", "request_id": "r", "count": 1}
+    file.write_text(json.dumps({"schema": 1, "everything": None, "entries": [entry]}))
+    async with staged(tmp_path) as stage:
+        report = json.loads((await get(stage, "/ready"))[1])
+        assert report["reasons"] == ["quarantine: stale entry of before, every model, path edit, level text"]
+        assert [(one["stale"], one["versions"]) for one in report["quarantine"]] == [(True, "")]
+    file.write_text("damaged")
+    async with staged(tmp_path) as stage:
+        assert json.loads((await get(stage, "/ready"))[1])["degraded"]
+        assert b"\ntoktier_quarantined 1.0\n" in (await get(stage, "/metrics"))[1]
+
+
 async def test_metrics(stage: Stage) -> None:
     await stage.post(BODY)
     await stage.error({**BODY, "model": "CANARY"})

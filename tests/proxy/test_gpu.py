@@ -141,7 +141,7 @@ def test_a_model_gets_the_path_of_its_tokenizer_while_that_is_trusted(tmp_path: 
     told = tier.prepare("t", body)
     assert (told.gpu, told.by_gpu) == (Reason.USED, True)
     assert told.ids.tolist() == tokenizer.reference.encode(told.text).tolist()
-    quarantine.add(tokenizer.digest, Path.GPU, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    quarantine.add(tokenizer.digest_of_files, Path.GPU, Source.SHADOW, model="m", request_id="r", at_reference=False)
     assert tier.prepare("another", body).gpu is engine.standing is Reason.QUARANTINED
     gpus.close()
     assert gpus.engine(replace(tokenizer, certificate=None), qwen3_files(), CACHE, quarantine) is None

@@ -87,6 +87,31 @@ def test_a_damaged_file_is_given_up_only_with_all(config: File, quarantine: Quar
     assert run("list", "--config", str(config)).exit_code == 0
 
 
+def test_an_entry_of_an_older_version_is_named_stale_and_lifted_by_its_old_digest(
+    config: File, quarantine: Quarantine
+) -> None:
+    file = config.parent / "state" / "quarantine.json"
+    found = json.loads(file.read_text())
+    of_before = [{key: one[key] for key in one.keys() - {"stale", "versions"}} for one in found["entries"]]
+    file.write_text(json.dumps({**found, "schema": 1, "entries": of_before}))
+    quarantine.refresh()
+    listed = run("list", "--config", str(config))
+    assert listed.exit_code == 1
+    assert listed.stdout.count("stale: from an older TokTier, counts for this path of every tokenizer") == 4
+    assert quarantine.level("cc44", Path.EDIT) is not None
+    assert run("lift", "--config", str(config), "--tokenizer", "aa").exit_code == 0
+    quarantine.refresh()
+    assert quarantine.level("cc44", Path.EDIT) is None
+    assert quarantine.level("cc44", Path.INIT) is not None
+
+
+def test_the_engines_are_listed_for_people(config: File, quarantine: Quarantine) -> None:
+    known = {"model": "m", "request_id": "r", "at_reference": False}
+    quarantine.add("dd55", Path.GPU, Source.USAGE, versions="tokenizers 0.23", **known)  # type: ignore[arg-type]
+    lines = run("list", "--config", str(config)).stdout.splitlines()
+    assert [line.endswith("1 mismatch (tokenizers 0.23)") for line in lines[1:]].count(True) == 1
+
+
 def test_the_log_is_told_where_there_is_one(config: File, quarantine: Quarantine) -> None:
     log = config.parent / "log"
     run("lift", "--config", str(config), "--tokenizer", "bb33")

@@ -152,18 +152,59 @@ GOOD = {
     "since": "2026-11-30T00:00:00+00:00",
     "request_id": "r",
     "count": 3,
+    "versions": "tokenizers 0.23",
+    "stale": False,
 }
 
 
 def content(*entries: object, **other: object) -> bytes:
-    return json.dumps({"schema": 1, "everything": None, "entries": list(entries), **other}).encode()
+    return json.dumps({"schema": 2, "everything": None, "entries": list(entries), **other}).encode()
 
 
 def test_the_format_on_disk(file: File) -> None:
     file.parent.mkdir()
     file.write_bytes(content(GOOD))
     (entry,) = Quarantine(file).entries()
-    assert entry == Entry("d", Path.APPEND, Level.TEXT, Source.USAGE, "m", GOOD["since"], "r", 3)  # type: ignore[arg-type]
+    since = "2026-11-30T00:00:00+00:00"
+    assert entry == Entry("d", Path.APPEND, Level.TEXT, Source.USAGE, "m", since, "r", 3, "tokenizers 0.23", False)
+
+
+def old(**changes: object) -> dict[str, object]:
+    """An entry as schema 1 has it."""
+    return {key: value for key, value in {**GOOD, **changes}.items() if key not in ("versions", "stale")}
+
+
+def test_what_an_older_version_distrusted_is_distrusted_for_every_tokenizer_until_it_is_lifted(file: File) -> None:
+    file.parent.mkdir()
+    first = old(tokenizer_digest="with-versions", level="reference")
+    file.write_bytes(content(first, old(tokenizer_digest="with-others", path="edit"), schema=1))
+    quarantine = Quarantine(file)
+    assert (quarantine.everything, quarantine.unreadable) == (None, None)
+    assert [(entry.tokenizer_digest, entry.stale) for entry in quarantine.entries()] == [
+        ("with-others", True),
+        ("with-versions", True),
+    ]
+    # A mismatch beside it is one of its own, and the file that then is written says as much.
+    assert add(quarantine, at_reference=True).level is Level.TEXT
+    for known in (quarantine, Quarantine(file)):
+        assert known.level("d", Path.APPEND) is Level.TEXT
+        assert known.level("another", Path.APPEND) is Level.REFERENCE
+        assert known.level("another", Path.EDIT) is Level.TEXT
+        assert known.level("another", Path.INIT) is None
+        assert len(known) == 3
+    assert add(quarantine, path=Path.EDIT).level is Level.REFERENCE, "in flight from before"
+    assert quarantine.level("d", Path.EDIT) is Level.TEXT
+    assert [entry.key for entry in quarantine.lift("with-versions")] == [("with-versions", Path.APPEND)]
+    assert quarantine.level("another", Path.APPEND) is None
+    assert len(quarantine.lift()) == 3
+    assert quarantine.level("another", Path.EDIT) is None
+
+
+def test_of_stale_entries_of_a_path_the_higher_level_counts(file: File) -> None:
+    file.parent.mkdir()
+    levels = [old(tokenizer_digest=str(n), level=level) for n, level in enumerate(("reference", "text", "reference"))]
+    file.write_bytes(content(*levels, schema=1))
+    assert Quarantine(file).level("any", Path.APPEND) is Level.TEXT
 
 
 @pytest.mark.parametrize(
@@ -175,7 +216,11 @@ def test_the_format_on_disk(file: File) -> None:
         b"null",
         b"\xff\xfe",
         b"[" * 100_000,
-        content(schema=2),
+        content(schema=3),
+        content(old()),
+        content({**GOOD, "stale": None}),
+        content({**GOOD, "versions": 1}),
+        content("d", schema=1),
         content(GOOD)[:-20],
         content({**GOOD, "path": "sideways"}),
         content({**GOOD, "level": "none"}),

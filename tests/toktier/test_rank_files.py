@@ -191,9 +191,11 @@ def test_the_digest_depends_on_ranks_sidecar_and_tiktoken(tmp_path: Path, monkey
     seen.add(files.read(folder).digest(["v"]))
     (folder / "small.tiktoken").write_bytes(rank_lines(SMALL | {b"abcd": 262}))
     seen.add(files.read(folder).digest(["v"]))
+    of_files = files.read(folder).digest_of_files
     monkeypatch.setattr(tiktoken, "__version__", "0.0.0")
     seen.add(files.read(folder).digest(["v"]))
     assert len(seen) == 4
+    assert files.read(folder).digest_of_files == of_files
 
 
 def test_the_sidecar_of_the_file_comes_before_that_of_the_folder(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def test_in_quarantine_nothing_that_was_kept_is_used(
     messages = talk(5)
     feed.ask(body(*messages))
     messages += [say("assistant", "a"), say("user", "q")]
-    quarantine.add(qwen3().digest, Path.APPEND, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    quarantine.add(qwen3().digest_of_files, Path.APPEND, Source.SHADOW, model="m", request_id="r", at_reference=False)
     (kept,) = tier.store.sources(Ingest(written(body(*messages)), LIMITS, tier.store, "t")._keys)
     kept.made.messages[1]["content"] = "wrong"  # type: ignore[union-attr]
     feed.check = False
@@ -416,7 +416,9 @@ def test_in_quarantine_nothing_that_was_kept_is_used(
     feed._check(prepared, body(*messages))
     # an edit is trusted, a compaction is not: which of the two it is shows in the full render
     quarantine.lift()
-    quarantine.add(qwen3().digest, Path.COMPACTION, Source.SHADOW, model="m", request_id="r", at_reference=False)
+    quarantine.add(
+        qwen3().digest_of_files, Path.COMPACTION, Source.SHADOW, model="m", request_id="r", at_reference=False
+    )
     feed = Feed(make(quarantine=quarantine))
     messages = talk(5)
     feed.ask(body(*messages))

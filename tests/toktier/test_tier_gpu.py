@@ -46,7 +46,7 @@ def gpu() -> Iterator[HostGpu]:
 
 def engine(gpu: HostGpu, quarantine: Quarantine) -> Any:
     ready = gpu.engine(qwen3(), qwen3_files())
-    return replace(ready, allowed=lambda: quarantine.level(qwen3().digest, Path.GPU) is None)
+    return replace(ready, allowed=lambda: quarantine.level(qwen3().digest_of_files, Path.GPU) is None)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_wrong_answer_is_caught_by_the_shadow_and_ends_the_gpu_path_alone(
     assert verdict.kind is Kind.IDS
 
     act = Mismatches(Shadow(), quarantine, tier.store, Captures(tmp_path / "captures"), Metrics())
-    served = sent(trust_digest=qwen3().digest, path=Path.INIT, by_gpu=True)
+    served = sent(trust_digest=qwen3().digest_of_files, path=Path.INIT, by_gpu=True)
     act.found(Source.SHADOW, served, of_verdict(verdict), 5)
     assert [(entry.path, entry.level) for entry in quarantine.entries()] == [(Path.GPU, Level.REFERENCE)]
     assert len(tier.store) == 0

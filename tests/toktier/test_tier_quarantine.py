@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
@@ -35,7 +36,7 @@ def quarantine(tmp_path: File) -> Quarantine:
 
 
 def distrust(quarantine: Quarantine, path: Path, *, at_reference: bool = False) -> None:
-    digest = qwen3().digest
+    digest = qwen3().digest_of_files
     quarantine.add(digest, path, Source.SHADOW, model="m", request_id="r", at_reference=at_reference)
 
 
@@ -67,6 +68,13 @@ def test_a_path_in_quarantine_is_encoded_whole_by_the_reference_and_leaves_no_se
     quarantine.lift()
     trusted = ask(tier, body(*again))
     assert (trusted.path, trusted.full) == (Path.APPEND, None)
+
+
+def test_an_upgrade_of_an_engine_ends_no_quarantine(make: Callable[..., ModelTier], quarantine: Quarantine) -> None:
+    distrust(quarantine, Path.INIT)
+    tier = make(quarantine=quarantine)
+    tier.tokenizer = replace(tier.tokenizer, digest="that of other versions")
+    assert ask(tier, body(say("user", "q"))).full is FullEncode.QUARANTINED
 
 
 def test_ids_in_quarantine_are_wrong_no_more_even_if_the_window_engine_and_the_session_are(
@@ -111,7 +119,7 @@ def test_the_second_rung_sends_no_ids(make: Callable[..., ModelTier], quarantine
     tier = make(quarantine=quarantine)
     distrust(quarantine, Path.INIT)
     distrust(quarantine, Path.INIT, at_reference=True)
-    assert quarantine.level(qwen3().digest, Path.INIT) is Level.TEXT
+    assert quarantine.level(qwen3().digest_of_files, Path.INIT) is Level.TEXT
     with pytest.raises(Unrenderable) as refused:
         tier.prepare("t", body(say("user", "q")))
     assert (refused.value.bypass, refused.value.detail) == (Bypass.QUARANTINED, "init")

@@ -195,13 +195,16 @@ def test_where_a_certificate_is_needed_and_there_all_is_as_ever(small: Path) -> 
     assert (needed.digest, needed.vocab_size) == (plain.digest, plain.vocab_size)
 
 
-def test_the_digest_holds_files_and_versions(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = {FrozenTokenizer.load(small, window=False).digest}
+def test_one_digest_holds_files_and_versions_and_one_the_files_alone(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = FrozenTokenizer.load(small, window=False)
     monkeypatch.setattr(ReferenceEngine, "version", "0.0.0")
-    digests.add(FrozenTokenizer.load(small, window=False).digest)
+    upgraded = FrozenTokenizer.load(small, window=False)
     (small / "tokenizer_config.json").write_text("{}")
-    digests.add(FrozenTokenizer.load(small, window=False).digest)
-    assert len(digests) == 3
+    changed = FrozenTokenizer.load(small, window=False)
+    assert len({before.digest, upgraded.digest, changed.digest}) == 3
+    assert upgraded.digest_of_files == before.digest_of_files != changed.digest_of_files
 
 
 def test_case_t09_ignore_merges_is_honoured(tmp_path: Path) -> None:
