@@ -9,7 +9,8 @@ Invariants:
   ends, in its order, also where the block ends by an exception. A report with a backtrace is left in: somebody asked
   for it (``RUST_BACKTRACE``).
 - For commands, and around a load only, in one thread at a time. The descriptor belongs to the whole process; what is
-  written to it comes late, and is lost if the process is killed. A server leaves it alone.
+  written to it comes late, and is lost if the process is killed. A server leaves it alone (SECURITY.md says what that
+  means).
 """
 
 from __future__ import annotations
