@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from toktier.gpu.router.cuda import failure_of
 from toktier.gpu.router.devices import Failed
@@ -17,7 +20,8 @@ from toktier.gpu.router.router import Router
 from toktier.gpu.router.segments import Segmenter, Segments
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
-from tools.kernels.faults import Script
+from toktier.reasons import Gpu
+from tools.kernels.faults import Script, hangs
 
 KEY = "bytes"
 SEGMENTER = Segmenter(Finder({}), Finder({}), None)
@@ -81,3 +85,27 @@ def encoded(router: Router, *pieces: str) -> list[bytes]:
     made = segments(*pieces)
     ids, counts = made.assembled(router.encode(KEY, made))
     return [row.astype(np.uint8).tobytes() for row in np.split(ids, np.cumsum(counts)[:-1])]
+
+
+def reason(call: Callable[[], object]) -> Gpu:
+    """Why there is no answer."""
+    with pytest.raises(Failed) as failed:
+        call()
+    return failed.value.reason
+
+
+class Held:
+    """A device that is busy with one request until it is told to go on."""
+
+    def __init__(self, router: Router, script: Script, pool: ThreadPoolExecutor) -> None:
+        self.go = threading.Event()
+        script.calls.append(hangs(self.go))
+        self.first = pool.submit(encoded, router, "first")
+        until(lambda: not script.calls)
+
+    def queue(self, router: Router, pool: ThreadPoolExecutor, texts: list[str]) -> list[Future[list[bytes]]]:
+        """These wait behind it, all of them."""
+        worker = router.workers[0]
+        asked = [pool.submit(encoded, router, text) for text in texts]
+        until(lambda: len(worker._queue) == len(texts))
+        return asked

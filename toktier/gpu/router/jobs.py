@@ -12,6 +12,7 @@ from toktier.gpu.tables import Tables
 from toktier.ids import Ids
 
 FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 300.0
 
 Encode = Callable[[bytes], Ids]
 """See `toktier.gpu.router.devices.SegmentEncoder.encode_view`."""

@@ -123,9 +123,7 @@ class Router:
         try:
             for raw, count in parts:
                 job = Job(key, raw, count)
-                worker = self._next(usable)
-                worker.submit(job)
-                handed.append((worker, job))
+                handed.append((self._hand(usable, job), job))
             answers = [worker.wait(job) for worker, job in handed]
         except Failed:
             for worker, job in handed:
@@ -150,16 +148,31 @@ class Router:
         """Of all devices, in the order of the configuration."""
         return [DeviceState(w.number, w.name, w.state, w.reason, w.detail, w.queued) for w in self.workers]
 
-    def _next(self, usable: Sequence[Worker]) -> Worker:
+    def _hand(self, usable: Sequence[Worker], job: Job) -> Worker:
+        """To the first that takes it: one may have failed, or have too much to do, since it was asked. Raises `Failed`
+        with the first one's reason."""
+        first: Failed | None = None
+        for worker in self._order(usable):
+            try:
+                worker.submit(job)
+            except Failed as failed:
+                first = first or failed
+            else:
+                return worker
+        assert first is not None
+        raise first
+
+    def _order(self, usable: Sequence[Worker]) -> list[Worker]:
+        """The one with the least text waiting first; those with as much go round."""
         with self._lock:
             self._turn += 1
             turn = self._turn
         order = [usable[(turn + k) % len(usable)] for k in range(len(usable))]
-        return min(order, key=lambda worker: worker.queued)
+        return sorted(order, key=lambda worker: worker.queued)
 
     @staticmethod
     def _why_not(worker: Worker, key: str) -> Gpu:
-        if (refused := worker.refused.get(key)) is not None:
+        if (refused := worker.verdict(key)) is not None:
             return refused.reason
         if worker.state is State.OFF and worker.reason is not None:
             return worker.reason

@@ -7,7 +7,8 @@ Invariants
    known to be on their way (``coming``), and only then, it waits for them, `Limits.window_s` at most.
 3. A device that failed is given up as a whole, and what waits for it is told at once. It is opened and checked again
    after a second, and after twice as long each time that it fails again, up to `LAST_RETRY_S`; no request is part of a
-   trial.
+   trial. What one tokenizer alone fails with (`toktier.gpu.router.wanted`) is no failure of the device, unless none is
+   left.
 4. A call that does not come back costs this thread, and the device while it lasts: requests give it up
    (`Limits.timeout_s`), and no second thread ever enters a device.
 """
@@ -18,22 +19,23 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import structlog
 
+from toktier.errors import is_failure
 from toktier.gpu.router.devices import FINAL, Failed, OpenDevice, Opener, SegmentEncoder, State
-from toktier.gpu.router.jobs import Job, Limits, Tally, Tokenizer
+from toktier.gpu.router.jobs import LAST_RETRY_S, Job, Limits, Tally, Tokenizer
 from toktier.gpu.router.scratch import copied
+from toktier.gpu.router.wanted import FOR_GOOD, FOR_NOW, Wanted
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from toktier.reasons import Gpu
 
-LAST_RETRY_S = 300.0
 SMALL = 64 << 10
 """Bytes of a launch for which there is memory, or the device is of no use."""
 STEADY_S = 60.0
@@ -44,12 +46,21 @@ MISCOUNTED = "the device told of other segments than it was given"
 _log = structlog.get_logger("toktier.gpu")
 
 
+class _Served(NamedTuple):
+    """A tokenizer that was checked."""
+
+    tokenizer: Tokenizer
+    encoder: SegmentEncoder
+
+
 @dataclass
 class _Device:
     """Of the thread, while it is open."""
 
     opened: OpenDevice
-    encoders: dict[str, SegmentEncoder] = field(default_factory=dict)
+    room: int
+    """Bytes of a launch, at most."""
+    served: dict[str, _Served] = field(default_factory=dict)
 
 
 class Worker:
@@ -67,15 +78,13 @@ class Worker:
         self.detail = ""
         self.serves: frozenset[str] = frozenset()
         """Tokenizers that were checked on it."""
-        self.refused: dict[str, Failed] = {}
-        """Tokenizers that the check spoke against."""
         self._open, self._coming = opener, coming
         self._change = threading.Condition()
         self._queue: deque[Job] = deque()
         self._queued = 0
         self._batch: list[Job] = []
         self._gathering = False
-        self._tokenizers: dict[str, Tokenizer] = {}
+        self._wanted = Wanted(limits.first_retry_s)
         self._device: _Device | None = None
         self._retry_at = 0.0
         self._wait_s = limits.first_retry_s
@@ -95,16 +104,20 @@ class Worker:
     def add(self, tokenizer: Tokenizer) -> None:
         """Serve it, once it was checked."""
         with self._change:
-            self._tokenizers[tokenizer.key] = tokenizer
+            self._wanted.add(tokenizer)
+            self.serves -= {tokenizer.key}
             self._change.notify_all()
 
     def remove(self, key: str) -> None:
         """Serve it no longer."""
         with self._change:
-            self._tokenizers.pop(key, None)
-            self.refused.pop(key, None)
+            self._wanted.remove(key)
             self.serves -= {key}
             self._change.notify_all()
+
+    def verdict(self, key: str) -> Failed | None:
+        """Why it does not take this tokenizer, where it takes others."""
+        return self._wanted.verdict(key)
 
     def most(self) -> int:
         """Bytes that a launch may have at present: fewer for a while after the memory did not suffice."""
@@ -178,6 +191,20 @@ class Worker:
         self._queued -= len(job.raw)
         job.end(None, failed)
 
+    def _end_batch(self, answers: Sequence[Ids | Failed], failed: Failed | None) -> int:
+        """Tell the jobs of the launch: the first ones their ``answers``, the others ``failed``. Their bytes."""
+        batch, self._batch, self._seen = self._batch, [], time.monotonic()
+        size = sum(len(job.raw) for job in batch)
+        self._queued -= size
+        for job, answer in zip(batch, answers, strict=False):
+            if isinstance(answer, Failed):
+                job.end(None, answer)
+            else:
+                job.end(answer)
+        for job in batch:
+            job.end(None, failed)
+        return size
+
     def _become(self, state: State, why: Failed | None = None) -> None:
         """Another state; what waits is told."""
         if self.state is State.CLOSED:
@@ -208,15 +235,22 @@ class Worker:
             while self.state not in (State.CLOSED, State.OFF):
                 try:
                     self._turn()
-                except Exception as error:
+                except BaseException as error:
+                    if not is_failure(error):
+                        raise
                     _log.exception("gpu_failed", device=self.number)
-                    self._failed(Failed(Gpu.INTERNAL_ERROR, type(error).__name__))
+                    failed = Failed(Gpu.INTERNAL_ERROR, type(error).__name__)
+                    with self._change:
+                        self._end_batch((), failed)
+                    self._failed(failed)
         finally:
             self._give_up()
 
     def _turn(self) -> None:
         """Whatever is to be done next."""
         with self._change:
+            if self.state in (State.CLOSED, State.OFF):
+                return
             if self.state is State.PAUSED:
                 left = self._retry_at - time.monotonic()
                 if left > 0:
@@ -226,7 +260,7 @@ class Worker:
         if opening:
             self._give_up()
             try:
-                self._device = _Device(self._open(self.number))
+                self._device = _Device(self._open(self.number), self.limits.max_bytes)
             except Failed as failed:
                 self._failed(failed)
                 return
@@ -242,39 +276,55 @@ class Worker:
         device = self._device
         assert device is not None
         with self._change:
-            wanted = dict(self._tokenizers)
-            gone = device.encoders.keys() - wanted.keys()
-            new = [one for key, one in wanted.items() if key not in device.encoders and key not in self.refused]
+            due = self._wanted.due()
+            gone = [key for key, held in device.served.items() if due.get(key) is not held.tokenizer]
+            new = [one for key, one in due.items() if key in gone or key not in device.served]
             if new:
                 self.serves = frozenset()  # a check takes longer than a request should wait
             for job in list(self._queue):
                 if new or job.key in gone:
                     self._drop(job, Failed(Gpu.LOADING))
         for key in gone:
-            device.encoders.pop(key).close()
+            device.served.pop(key).encoder.close()
+        passing: list[tuple[Tokenizer, Failed]] = []
         for tokenizer in new:
-            key = tokenizer.key
-            try:
-                encoder = device.encoders[key] = device.opened.encoder(tokenizer.tables, self.limits.max_bytes)
-                tokenizer.accept(encoder.encode_view)
-            except BaseException as error:
-                failed = device.opened.failure(error)
-                alone = failed.reason is Gpu.OUT_OF_MEMORY and len(device.encoders) > 1
-                if not alone and failed.reason not in (Gpu.SELF_CHECK, Gpu.SLOWER, Gpu.KERNEL_FAULT):
-                    self._failed(failed)
+            with self._change:
+                if self.state is not State.OK and not (opening and self.state is not State.CLOSED):
                     return False
-                with contextlib.suppress(Exception):
-                    device.encoders.pop(key).close()
-                self.refused[key] = failed
-                say = _log.info if failed.reason is Gpu.SLOWER else _log.error
-                fields = {"reason": failed.reason.value, "detail": failed.detail or None}
-                say("gpu_tokenizer_refused", device=self.number, digest=key, **fields)
+                if not self._wanted.has(tokenizer):
+                    continue
+            failed = _checked(device, tokenizer)
+            if failed is None:
+                with self._change:
+                    self._wanted.accept(tokenizer)
+            elif failed.reason in FOR_NOW:
+                passing.append((tokenizer, failed))
+            elif failed.reason in FOR_GOOD:
+                self._refuse(tokenizer, failed)
+            else:
+                self._failed(failed)
+                return False
+        if passing and not device.served:
+            self._failed(passing[0][1])  # it is of no use to anybody
+            return False
+        for tokenizer, failed in passing:
+            self._refuse(tokenizer, failed)
         with self._change:
             if opening:
                 self._become(State.OK)
             if self.state is State.OK:
-                self.serves = frozenset(device.encoders)
+                served = device.served.items()
+                self.serves = frozenset(key for key, held in served if self._wanted.has(held.tokenizer))
         return True
+
+    def _refuse(self, tokenizer: Tokenizer, failed: Failed) -> None:
+        with self._change:
+            retry_s = self._wanted.refuse(tokenizer, failed)
+        levels = {Gpu.SLOWER: _log.info, Gpu.OUT_OF_MEMORY: _log.warning}
+        fields = {"reason": failed.reason.value, "detail": failed.detail or None, "retry_s": retry_s}
+        levels.get(failed.reason, _log.error)(
+            "gpu_tokenizer_refused", device=self.number, digest=tokenizer.key, **fields
+        )
 
     def _take(self) -> list[Job]:
         """What goes in the next launch; nothing where something else is to be done first."""
@@ -282,7 +332,7 @@ class Worker:
             while not self._queue:
                 if self.state is not State.OK or self._behind():
                     return []
-                self._change.wait()
+                self._change.wait(self._wanted.due_in())
             key, size = self._queue[0].key, -1
             batch: list[Job] = []
             self._batch = batch
@@ -303,31 +353,23 @@ class Worker:
                 self._gathering = False
 
     def _behind(self) -> bool:
-        """Whether tokenizers came or went."""
+        """Whether tokenizers came or went, or one is to be tried again."""
         assert self._device is not None
-        return self._tokenizers.keys() - self.refused.keys() != self._device.encoders.keys()
+        due, served = self._wanted.due(), self._device.served
+        return due.keys() != served.keys() or any(served[key].tokenizer is not one for key, one in due.items())
 
     def _serve(self, batch: list[Job]) -> None:
         assert self._device is not None
-        encoder = self._device.encoders[batch[0].key]
+        encoder = self._device.served[batch[0].key].encoder
         started = time.monotonic()
         answers, failed = self._answers(encoder, batch)
         with self._change:
             stuck = self.state is not State.OK
-            self._batch, self._seen = [], time.monotonic()
-            size = sum(len(job.raw) for job in batch)
-            self._queued -= size
+            size = self._end_batch(answers, failed)
             self.tally.launches += 1
             self.tally.jobs += len(batch)
             self.tally.bytes += size
             self.tally.seconds += time.monotonic() - started
-            for job, answer in zip(batch, answers, strict=False):
-                if isinstance(answer, Failed):
-                    job.end(None, answer)
-                else:
-                    job.end(answer)
-            for job in batch:
-                job.end(None, failed)
         if stuck:
             if self.state is State.PAUSED:
                 _log.warning("gpu_came_back", device=self.number, seconds=round(time.monotonic() - started, 1))
@@ -378,11 +420,27 @@ class Worker:
         device, self._device = self._device, None
         if device is None:
             return
-        for encoder in device.encoders.values():
+        for held in device.served.values():
             with contextlib.suppress(Exception):  # of a context that is lost, nothing can be freed
-                encoder.close()
+                held.encoder.close()
         with contextlib.suppress(Exception):
             device.opened.close()
+
+
+def _checked(device: _Device, tokenizer: Tokenizer) -> Failed | None:
+    """Makes an encoder and checks it: it is served, or what was found."""
+    encoder = None
+    try:
+        encoder = device.opened.encoder(tokenizer.tables, device.room)
+        tokenizer.accept(encoder.encode_view)
+    except BaseException as error:
+        failed = device.opened.failure(error)
+        if encoder is not None:
+            with contextlib.suppress(Exception):
+                encoder.close()
+        return failed
+    device.served[tokenizer.key] = _Served(tokenizer, encoder)
+    return None
 
 
 def _encoded(encoder: SegmentEncoder, batch: list[Job]) -> list[Ids]:

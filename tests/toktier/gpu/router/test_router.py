@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.support.byte_device import KEY, ByteDevice, encoded, routing, until
+from tests.support.byte_device import KEY, ByteDevice, Held, encoded, reason, routing, until
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.router import router as module
@@ -25,29 +25,6 @@ from tools.kernels.faults import Fault, Script, hangs, raises, wrong
 
 LOST = DriverError("cuStreamSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS")
 MEMORY = DriverError("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY")
-
-
-def reason(call: Callable[[], object]) -> Gpu:
-    with pytest.raises(Failed) as failed:
-        call()
-    return failed.value.reason
-
-
-class Held:
-    """A device that is busy with one request until it is told to go on."""
-
-    def __init__(self, router: Router, script: Script, pool: ThreadPoolExecutor) -> None:
-        self.go = threading.Event()
-        script.calls.append(hangs(self.go))
-        self.first = pool.submit(encoded, router, "first")
-        until(lambda: not script.calls)
-
-    def queue(self, router: Router, pool: ThreadPoolExecutor, texts: list[str]) -> list[Future[list[bytes]]]:
-        """These wait behind it, all of them."""
-        worker = router.workers[0]
-        asked = [pool.submit(encoded, router, text) for text in texts]
-        until(lambda: len(worker._queue) == len(texts))
-        return asked
 
 
 def test_ids_come_back_to_their_pieces() -> None:
@@ -323,3 +300,23 @@ def test_segments_of_a_launch_are_counted() -> None:
         held.go.set()
         assert {reason(future.result) for future in asked} == {Gpu.INTERNAL_ERROR}
         assert router.workers[0].reason is Gpu.INTERNAL_ERROR
+
+
+@pytest.mark.parametrize("why", [Gpu.PAUSED, Gpu.BUSY])
+def test_a_device_that_does_not_take_a_text_any_more_leaves_it_to_another(
+    why: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_job: object) -> None:
+        raise Failed(why)
+
+    with routing(2) as (router, scripts):
+        for worker in router.workers:
+            with monkeypatch.context() as patch:
+                patch.setattr(worker, "submit", refuses)
+                for _ in range(3):
+                    assert encoded(router, "x") == [b"x"]
+        assert all(len(script.launches) == 3 for script in scripts)
+        with monkeypatch.context() as patch:
+            for worker in router.workers:
+                patch.setattr(worker, "submit", refuses)
+            assert reason(lambda: encoded(router, "x")) is why
