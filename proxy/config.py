@@ -262,7 +262,8 @@ class Gpu(Section):
         16 << 20,
         ge=64 << 10,
         le=256 << 20,
-        description="text of one launch; longer ones take several. A device needs some 25 times as much memory",
+        description="text of one launch; longer ones take several. It takes 28 times as much of a device's memory at "
+        "the start, and of the machine's, page-locked, 5 times",
     )
     queue_bytes: int = Field(
         64 << 20, ge=64 << 10, description="text that may wait for a device; more is encoded by the CPU"

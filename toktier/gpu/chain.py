@@ -78,6 +78,11 @@ def room_for(size: int) -> int:
     return BRIEF if size < BRIEF else max(2 * BRIEF, 1 << (size - 1).bit_length())
 
 
+def rooms(limit: int) -> list[int]:
+    """All that `room_for` gives for texts of up to ``limit`` bytes."""
+    return [1 << bits for bits in range(BRIEF.bit_length() - 1, room_for(limit).bit_length())]
+
+
 ONE = [Kernel("brief", 1, _THREADS["brief"])]
 """Instead of `chain`, for texts of less than `BRIEF` bytes. It reads the text in the host's memory."""
 

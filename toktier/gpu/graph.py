@@ -6,6 +6,7 @@ graph names must outlive it; ``kept`` holds on to the objects.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from typing import Any
@@ -43,11 +44,15 @@ def capture(stream: Any, record: Callable[[], None], kept: tuple[Any, ...] = ())
     graph, executable = POINTER(), POINTER()
     call("cuStreamBeginCapture_v2", stream.handle, _THREAD_LOCAL)
     try:
-        record()
-    finally:  # also where record raised: else the stream stays in capture
+        try:
+            record()
+        except BaseException:  # the stream must not stay in capture; what that says is not what went wrong
+            with contextlib.suppress(DriverError):
+                call("cuStreamEndCapture", stream.handle, ctypes.byref(graph))
+            raise
         call("cuStreamEndCapture", stream.handle, ctypes.byref(graph))
-    try:
         call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
     finally:
-        call("cuGraphDestroy", graph)
+        if graph:
+            call("cuGraphDestroy", graph)
     return Graph(executable, kept)

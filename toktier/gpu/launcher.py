@@ -1,4 +1,4 @@
-"""From text to IDs on one device: PyCUDA, persistent buffers by size, one graph a size.
+"""From text to IDs on one device: PyCUDA, a workspace that lasts, one graph a size.
 
 Invariants:
 - The context is the device's primary one, which PyTorch uses as well; it is pushed for a call and popped again, also
@@ -9,8 +9,9 @@ Invariants:
   only where that takes long. Of long texts the last kernel only tells how many IDs there are; the host then has them
   copied, so that kernels of other texts go on beside it.
 - Kernels whose blocks wait for each other are launched cooperatively: all their blocks are on the device, or none.
-- An encoder's calls come one at a time (a lock): buffers belong to the encoder. A result is a view of page-locked
-  memory that the next call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
+- Calls of a workspace's encoders come one at a time (a lock). A result is a view of page-locked memory that the next
+  call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
+- An encoder that was made has all that it ever needs: memory (`toktier.gpu.workspace`), and a graph for every size.
 - A text that is longer than `Encoder.room_limit` is refused before anything is sent.
 """
 
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,14 +28,17 @@ import numpy.typing as npt
 
 from toktier.campaign import corpus
 from toktier.gpu.buffers import PADDING, REQUEST, WORK_SIZE, Layout, counters
-from toktier.gpu.chain import BRIEF, NAMES, ONE, Kernel, Sizes, chain, is_bulk, layout_for, room_for
+from toktier.gpu.chain import BRIEF, NAMES, ONE, Kernel, Sizes, chain, is_bulk, layout_for, room_for, rooms
 from toktier.gpu.driver import Arguments, Function, How, Module, call
 from toktier.gpu.fatbin import Fatbin
 from toktier.gpu.graph import Graph, capture
 from toktier.gpu.tables import STRUCTURE_SIZE, Tables
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
+from toktier.gpu.workspace import Workspace
 from toktier.ids import Ids
 
+ROOM_LIMIT = 64 << 20
+"""Bytes of a text, unless others are given: `toktier.gpu.workspace.device_bytes` of memory."""
 COPIED_INSIDE = 32 << 10
 """Bytes of room up to which the graph copies the whole room: less than a copy of its own takes to be started."""
 LOOKS = 5000 if platform.machine() in ("x86_64", "AMD64") else 0
@@ -57,19 +60,28 @@ class Device:
         driver.init()
         self.driver: Any = driver
         self._device = driver.Device(number)
-        self._context = self._device.retain_primary_context()
         self.name: str = self._device.name()
         self.processors: int = self._device.multiprocessor_count
         self._can_start_early = self._device.compute_capability() >= (9, 0)
-        with self.current():
-            self._module = Module(fatbin.content)
-            sizes = self._module.numbers("tt_sizes")
-            if tuple(sizes[:3].tolist()) != (STRUCTURE_SIZE, WORK_SIZE, REQUEST.itemsize):
-                raise KernelFault("the kernels lay out their arguments in another way: build them again")
-            self.sizes = Sizes.of(sizes)
-            self._functions: dict[str, Function] = {
-                name: self._module.function(f"tt_{name}", self.sizes.shared(name)) for name in NAMES
-            }
+        self._module: Module | None = None
+        self._functions: dict[str, Function] = {}
+        self._context = self._device.retain_primary_context()
+        try:
+            with self.current():
+                self._module = Module(fatbin.content)
+                self._load(self._module)
+        except BaseException:
+            with contextlib.suppress(Exception):  # what went wrong first is to be told
+                self.close()
+            raise
+
+    def _load(self, module: Module) -> None:
+        sizes = module.numbers("tt_sizes")
+        if tuple(sizes[:3].tolist()) != (STRUCTURE_SIZE, WORK_SIZE, REQUEST.itemsize):
+            raise KernelFault("the kernels lay out their arguments in another way: build them again")
+        self.sizes = Sizes.of(sizes)
+        for name in NAMES:
+            self._functions[name] = module.function(f"tt_{name}", self.sizes.shared(name))
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -85,9 +97,15 @@ class Device:
         try:
             with self.current():
                 self._functions.clear()
-                self._module.close()
+                if self._module is not None:
+                    self._module.close()
         finally:
             self._context.detach()
+
+    def workspace(self, limit: int) -> Workspace:
+        """For encoders that share it, and texts of up to ``limit`` bytes. To be closed in the device's context."""
+        with self.current():
+            return Workspace(self.driver, limit)
 
     def resident(self, kernel: str, threads: int, states: int) -> int:
         """How many blocks of a kernel a multiprocessor holds at once, for a transducer of ``states``."""
@@ -106,35 +124,30 @@ class Device:
 
 
 class Bucket:
-    """Buffers and the graph for texts of up to ``layout.room`` bytes."""
+    """The graph for texts of up to ``layout.room`` bytes, in a workspace that all buckets share."""
 
-    def __init__(self, encoder: Encoder, layout: Layout, stream: Any, kernels: Sequence[Kernel]) -> None:
-        driver = encoder.device.driver
+    def __init__(self, encoder: Encoder, layout: Layout, workspace: Workspace, kernels: Sequence[Kernel]) -> None:
         self.layout = layout
-        self.stream = stream
-        self._driver = driver
-        self.memory = driver.mem_alloc(layout.size)
-        flags = driver.host_alloc_flags.DEVICEMAP
-        self.staging: npt.NDArray[np.uint8] = driver.pagelocked_empty(
-            REQUEST.itemsize + layout.room + PADDING, np.uint8, mem_flags=flags
-        )
-        self.staging[:] = 0
-        self.out: npt.NDArray[np.uint32] = driver.pagelocked_empty(layout.room + PADDING, np.uint32, mem_flags=flags)
-        self.done: npt.NDArray[np.uint8] = driver.pagelocked_empty(2 * REQUEST.itemsize, np.uint8, mem_flags=flags)
-        self.done[:] = 0
-        self.told = counters(self.done)
-        self._size = 0
-        self._copy = (int(self.memory), self.staging.ctypes.data)
-        self._request = memoryview(self.staging[: REQUEST.itemsize]).cast("I")
-        self._told = memoryview(self.done).cast("I")
+        self.stream = workspace.stream
+        self.memory = workspace.memory
+        self.staging = workspace.staging[: REQUEST.itemsize + layout.room + PADDING]
+        self.out = workspace.out
+        self.told = counters(workspace.done)
         self.kernels = kernels
+        self._driver = encoder.device.driver
+        self._size = self._turn = 0
+        self._next_turn = workspace.next_turn
+        self._copy = (int(self.memory), self.staging.ctypes.data)
+        self._request = self.staging[: REQUEST.itemsize].data.cast("I")
+        self._told = workspace.done.data.cast("I")
         self._ids = int(self.memory) + layout.offsets["out"] if is_bulk(layout) else None
-        self._turn = 0
-        shared = (self.out, self.done, self.staging)
-        self.launches = self.prepared(encoder, *(array.base.get_device_pointer() for array in shared))
-        self.graph: Graph = capture(stream, self._record, (self.memory, self.staging, self.out, self.done))
-        self.graph.upload(stream)
-        stream.synchronize()
+        self.launches = self.prepared(encoder, *workspace.addresses)
+        self.graph: Graph = capture(self.stream, self._record, (workspace,))
+
+    def ready(self) -> None:
+        """Makes the first launch as fast as later ones."""
+        self.graph.upload(self.stream)
+        self.stream.synchronize()
 
     def prepared(self, encoder: Encoder, out: int, told: int, staged: int) -> list[Callable[[], None]]:
         """The launches, with the addresses to which IDs and counters are delivered, and that of the staged text."""
@@ -159,7 +172,7 @@ class Bucket:
 
     def _head(self) -> None:
         self._request[_SIZE_WORD] = self._size
-        self._turn = self._request[_TURN_WORD] = self._turn + 1 & 0xFFFFFFFF
+        self._turn = self._request[_TURN_WORD] = self._next_turn()
 
     def start(self) -> None:
         """Puts all that is to be done for the staged text on the stream."""
@@ -206,7 +219,8 @@ def quicker(ways: list[Bucket]) -> Bucket:
     """The one that takes less time for ordinary text: on another device it is another one. The others are given up."""
     if len(ways) > 1:
         text = corpus.built_in()[0].encode()[:1000].decode(errors="ignore").encode()
-        ways.sort(key=lambda way: way.time(text))
+        with contextlib.suppress(KernelFault):  # told to whoever asks for IDs
+            ways.sort(key=lambda way: way.time(text))
     for way in ways[1:]:
         way.graph.close()
     return ways[0]
@@ -222,52 +236,65 @@ _BACK_WORD = REQUEST.itemsize // 4
 
 
 class Encoder:
-    """One tokenizer on one device. Thread-safe; calls wait for each other."""
+    """One tokenizer on one device. Thread-safe; calls wait for each other, and for those of its workspace's others."""
 
-    def __init__(self, device: Device, tables: Tables, *, room_limit: int = 64 << 20) -> None:
+    def __init__(
+        self, device: Device, tables: Tables, *, room_limit: int = ROOM_LIMIT, workspace: Workspace | None = None
+    ) -> None:
+        """``room_limit``: bytes of a text, at most. ``workspace``: one that is shared (`Device.workspace`), and whose
+        limit counts; else it has its own. Raises what PyCUDA raises, and `DriverError`; then nothing is held."""
         self.device = device
-        self.room_limit = room_limit
-        self._lock = threading.Lock()
         self._buckets: dict[int, Bucket] = {}
-        with device.current():
-            image, offsets = tables.image()
-            self._image = device.driver.mem_alloc(len(image))
-            device.driver.memcpy_htod(self._image, image)
-            self._stream = device.driver.Stream()
-        self.states = tables.numbers["states"]
-        base = int(self._image)
-        self.tables = tables.structure({name: base + at for name, at in offsets.items()})
+        with device.current(), contextlib.ExitStack() as held:
+            if workspace is None:
+                workspace = Workspace(device.driver, room_limit)
+                held.callback(workspace.close)
+            self._workspace, self.room_limit = workspace, workspace.limit
+            with workspace.lock:
+                image, offsets = tables.image()
+                memory = device.driver.mem_alloc(len(image))
+                held.callback(memory.free)
+                device.driver.memcpy_htod_async(memory, image, workspace.stream)
+                workspace.stream.synchronize()
+                self.states = tables.numbers["states"]
+                base = int(memory)
+                self.tables = tables.structure({name: base + at for name, at in offsets.items()})
+                for room in rooms(self.room_limit):
+                    self._buckets[room] = self._bucket(room, held)
+            self._held = held.pop_all()
 
     def encode(self, segment: bytes) -> Ids:
         """The IDs of a segment (`toktier.gpu.tables`): valid UTF-8. Raises `ValueError` beyond `room_limit`."""
-        with self._lock, self.device.current():
+        with self._workspace.lock, self.device.current():
             return self._encode(segment).copy()
 
     def encode_view(self, segment: bytes) -> Ids:
         """As `encode`; the array is overwritten by the next call."""
-        with self._lock, self.device.current():
+        with self._workspace.lock, self.device.current():
             return self._encode(segment)
 
     def encode_batch(self, segments: Sequence[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
         """The IDs of each segment, one after the other, and their counts, in one launch."""
         if not segments:
             return np.empty(0, np.uint32), np.empty(0, np.int64)
-        with self._lock, self.device.current():
+        with self._workspace.lock, self.device.current():
             ids = self._encode(bytes([BREAK_BYTE]).join(segments))
             breaks = np.flatnonzero(ids == BREAK_ID)
             edges = np.concatenate([[-1], breaks, [len(ids)]])
             return np.delete(ids, breaks), np.diff(edges) - 1
 
     def bucket(self, size: int) -> Bucket:
-        """The bucket of a text of ``size`` bytes, made if it is not there. In the device's context only."""
-        room = room_for(size)
-        if room not in self._buckets:
-            layout = layout_for(room)
-            ways = [Bucket(self, layout, self._stream, chain(layout, self.device.processors))]
-            if room == BRIEF:
-                ways.append(Bucket(self, layout, self._stream, ONE))
-            self._buckets[room] = quicker(ways)
-        return self._buckets[room]
+        """The bucket of a text of ``size`` bytes."""
+        return self._buckets[room_for(size)]
+
+    def _bucket(self, room: int, held: contextlib.ExitStack) -> Bucket:
+        layout = layout_for(room)
+        ways = []
+        for kernels in (chain(layout, self.device.processors), *([ONE] if room == BRIEF else ())):
+            ways.append(Bucket(self, layout, self._workspace, kernels))
+            held.callback(ways[-1].graph.close)
+            ways[-1].ready()
+        return quicker(ways)
 
     def _encode(self, segment: bytes) -> Ids:
         size = len(segment)
@@ -282,9 +309,7 @@ class Encoder:
         return bucket.result()
 
     def close(self) -> None:
-        """Frees its graphs and buffers."""
-        with self._lock, self.device.current():
-            for bucket in self._buckets.values():
-                bucket.graph.close()
+        """Frees its graphs, its tables, and a workspace of its own."""
+        with self._workspace.lock, self.device.current():
             self._buckets.clear()
-            self._image.free()
+            self._held.close()

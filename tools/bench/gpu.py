@@ -70,7 +70,7 @@ def run(
     stages: list[Stage | gpu_beside.Similarity] = []
     for folder in folders:
         tables, reference = tables_of_folder(folder), reference_of(read(folder))[0]
-        encoder = Encoder(device, tables, room_limit=max(64 << 20, 2 * bulk))
+        encoder = Encoder(device, tables, room_limit=max(64 << 20, bulk))
         with device.current():
             for size in sizes:
                 rows += _requests(encoder, folder.name, size, _texts(size), rounds)

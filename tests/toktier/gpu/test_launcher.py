@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from tests.support.cuda import Cuda
+from toktier.gpu import launcher
 from toktier.gpu.buffers import LARGE, REQUEST, SMALL, TEAM_BLOCKS, Layout, Shape
 from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Sizes, chain, is_bulk, layout_for, room_for
 from toktier.gpu.fatbin import SOURCES
 from toktier.gpu.graph import DriverError
-from toktier.gpu.launcher import LOOKS, Bucket, Device, KernelFault, quicker
+from toktier.gpu.launcher import LOOKS, Bucket, Device, Encoder, KernelFault, quicker
+from toktier.gpu.workspace import Workspace, device_bytes, locked_bytes
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    it = Cuda()
+    monkeypatch.setattr(launcher, "capture", it.capture)
+    monkeypatch.setattr(launcher, "call", it.call)
+    return it
+
 
 DECLARED = r'extern "C" __global__ void __launch_bounds__\((\w+(?:::\w+)?)(?:, \d+)?\) tt_(\w+?)(?:_##NAME)?\('
 
@@ -122,6 +136,7 @@ class _Watched:
         self.looks, self.error, self.asked = looks, error, 0
         self.told = [0] * (REQUEST.itemsize // 4 + 1)
         self.bucket._told, self.bucket._request, self.bucket._turn, self.bucket._size = self, [0] * 64, 0, 9
+        self.bucket._next_turn = lambda: self.bucket._turn + 1
         self.bucket.stream = SimpleNamespace(synchronize=self.synchronize)
         self.bucket._ids = 1 if bulk else None
         self.bucket._driver = SimpleNamespace(memcpy_dtoh_async=lambda *_: None)
@@ -161,9 +176,6 @@ def test_an_earlier_turn_is_not_this_one() -> None:
     watched.bucket._head()
     watched.bucket.wait()
     assert watched.asked == 1
-    watched.bucket._turn = 0xFFFFFFFF
-    watched.bucket._head()
-    assert watched.bucket._turn == 0
 
 
 def test_of_long_texts_the_driver_is_asked() -> None:
@@ -191,3 +203,99 @@ def test_the_quicker_way_is_kept_and_the_other_one_given_up() -> None:
     assert closed == [3, 3]
     only = way(1)
     assert quicker([only]) is only
+
+
+def test_tables_that_the_kernels_give_up_on_are_for_the_first_text_to_tell() -> None:
+    def faults(_text: bytes) -> int:
+        raise KernelFault
+
+    ways: Any = [SimpleNamespace(time=faults, graph=SimpleNamespace(close=lambda: None)) for _ in range(2)]
+    assert quicker(list(ways)) is ways[0]
+
+
+def made(cuda: Cuda, limit: int = 1 << 16, workspace: Workspace | None = None) -> Encoder:
+    tables = SimpleNamespace(
+        image=lambda: (np.zeros(100, np.uint8), {"pages": 0}), numbers={"states": 9}, structure=lambda at: b"tables"
+    )
+    return Encoder(cuda.device, cast(Any, tables), room_limit=limit, workspace=workspace)
+
+
+def test_an_encoder_takes_all_that_it_needs_when_it_is_made(cuda: Cuda) -> None:
+    encoder = made(cuda, 32 << 20)
+    assert cuda.device_bytes == 100 + device_bytes(32 << 20)
+    assert cuda.locked_bytes == locked_bytes(32 << 20)
+    taken = cuda.device_bytes, cuda.locked_bytes, len(cuda.graphs)
+    for size in (1, 2047, 2048, 4096, 4097, 40_000, 3_000_000, (16 << 20) - 1, 32 << 20):
+        text = np.arange(size, dtype=np.uint8).tobytes()
+        assert np.array_equal(encoder.encode(text), np.frombuffer(text, np.uint8)), size
+    assert (cuda.device_bytes, cuda.locked_bytes, len(cuda.graphs)) == taken
+    with pytest.raises(ValueError, match="33,554,433 bytes"):
+        encoder.encode(bytes((32 << 20) + 1))
+    encoder.close()
+    assert (cuda.device_bytes, cuda.open_graphs) == (0, 0)
+
+
+def test_encoders_of_one_workspace_take_turns_in_the_same_memory(cuda: Cuda) -> None:
+    workspace = cuda.device.workspace(1 << 16)
+    encoders = [made(cuda, workspace=workspace) for _ in range(3)]
+    assert cuda.device_bytes == 3 * 100 + device_bytes(1 << 16)
+    assert cuda.locked_bytes == locked_bytes(1 << 16)
+    with ThreadPoolExecutor(3) as pool:
+        texts = [bytes([k % 251]) * (k * 37 % 5000 + 1) for k in range(90)]
+        asked = [pool.submit(encoders[k % 3].encode, text) for k, text in enumerate(texts)]
+        assert all(bytes(future.result().astype(np.uint8)) == text for future, text in zip(asked, texts, strict=True))
+    for encoder in encoders:
+        encoder.close()
+    assert (cuda.device_bytes, cuda.open_graphs) == (device_bytes(1 << 16), 0)
+    with cuda.device.current():
+        workspace.close()
+    assert cuda.device_bytes == 0
+
+
+def test_what_another_size_was_told_is_not_the_answer(cuda: Cuda) -> None:
+    """All sizes are told in the same place: an answer that comes late must be waited for."""
+    encoder = made(cuda)
+    sizes = (1, 3000, 50_000)
+    for size in sizes:
+        encoder.encode(b"a" * size)
+    cuda.late = True
+    for k in range(9):
+        text = bytes([k]) * sizes[k % 3]
+        assert encoder.encode(text).tolist() == list(text)
+
+
+def test_no_stream_waits_for_the_default_one(cuda: Cuda) -> None:
+    """`Cuda` has no copy on the default stream: the tables lie there before the first launch all the same."""
+    encoder = made(cuda)
+    assert cuda.streams == [1]
+    assert cuda.copied_before_synchronised == [100]
+    encoder.close()
+
+
+@pytest.mark.parametrize("step", ["graph", "upload", "image", "locked"])
+def test_what_was_taken_is_given_back_where_memory_does_not_suffice(cuda: Cuda, step: str) -> None:
+    cuda.lacks = step
+    with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
+        made(cuda)
+    assert (cuda.device_bytes, cuda.open_graphs, cuda.pushed) == (0, 0, 0)
+
+
+def test_a_device_that_cannot_be_opened_holds_nothing(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Strange:
+        def __init__(self, _content: bytes) -> None: ...
+
+        def numbers(self, _name: str) -> Any:
+            return np.zeros(9, np.uint32)
+
+        def close(self) -> None:
+            closed.append(cuda.pushed)
+
+    monkeypatch.setattr(launcher, "Module", Strange)
+    monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
+    monkeypatch.setitem(sys.modules, "pycuda.driver", cast(Any, cuda))
+    sys.modules["pycuda"].driver = cuda  # type: ignore[attr-defined]
+    with pytest.raises(KernelFault, match="build them again"):
+        Device(cast(Any, SimpleNamespace(content=b"")))
+    assert (closed, cuda.detached, cuda.pushed) == ([1], 1, 0)

@@ -15,6 +15,7 @@ from toktier.gpu.launcher import Device, Encoder, KernelFault
 from toktier.gpu.router.devices import Failed
 from toktier.gpu.router.driver import driver_there
 from toktier.gpu.tables import Tables
+from toktier.gpu.workspace import Workspace
 from toktier.reasons import Gpu
 
 _WORDS: tuple[tuple[Gpu, tuple[str, ...]], ...] = (
@@ -63,13 +64,21 @@ class CudaDevice:
         except Exception as error:
             raise failure_of(error) from error
         self.name = self.device.name
+        self._workspace: Workspace | None = None
+        """Of all encoders: only one thread is at work here."""
 
     def encoder(self, tables: Tables, room: int) -> Encoder:
-        return Encoder(self.device, tables, room_limit=room)
+        """``room``: the same each time."""
+        if self._workspace is None:
+            self._workspace = self.device.workspace(room)
+        return Encoder(self.device, tables, workspace=self._workspace)
 
     def failure(self, error: BaseException) -> Failed:
         return failure_of(error)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # of a context that is lost, nothing can be freed
+        if self._workspace is not None:
+            with contextlib.suppress(Exception), self.device.current():  # of a context that is lost, nothing is freed
+                self._workspace.close()
+        with contextlib.suppress(Exception):
             self.device.close()
