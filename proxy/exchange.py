@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -159,8 +158,8 @@ class Exchange:
         return parsed, ingest.source(parsed)
 
     async def _in_utf8(self, raw: bytes) -> bytes:
-        if b"\0" not in raw[:4] and raw[:2] not in (BOM_UTF16_BE, BOM_UTF16_LE):
-            return raw  # what is not UTF-8 begins so
+        if jsonspan.is_utf8(raw):
+            return raw
         told = await self.in_thread(len(raw), lambda: jsonspan.in_utf8(raw))
         limit = self.generation.settings.server.max_body_bytes
         if len(told) > limit:

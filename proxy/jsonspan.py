@@ -154,15 +154,19 @@ class Parsed:
         return spans
 
 
+def is_utf8(raw: bytes) -> bool:
+    """Whether ``raw`` begins as JSON in UTF-8 does, by the rule of json.loads."""
+    return json.detect_encoding(raw).startswith("utf-8")
+
+
 def in_utf8(raw: bytes) -> bytes:
     """``raw``, or the same text in UTF-8 where it is UTF-16 or UTF-32: json.loads takes them, so engines do.
 
     Raises UnicodeDecodeError.
     """
-    encoding = json.detect_encoding(raw)
-    if encoding.startswith("utf-8"):
+    if is_utf8(raw):
         return raw
-    text = _decode(raw, encoding)
+    text = _decode(raw, json.detect_encoding(raw))
     return b"".join(text[start : start + _DECODE].encode() for start in range(0, len(text), _DECODE))
 
 

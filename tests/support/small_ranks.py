@@ -36,3 +36,9 @@ def random_ranks(rng: random.Random, size: int, letters: bytes = b"abc") -> dict
             ranks[token] = len(ranks)
             parts.append(token)
     return ranks
+
+
+def repetitive(rng: random.Random, ranks: dict[bytes, int], size: int) -> bytes:
+    """``size`` bytes of some tokens again and again, with a space near the end: long pieces."""
+    part = b"".join(rng.choices([token for token in ranks if len(token) > 1], k=rng.choice((1, 1, 2, 3, 30))))
+    return (b"a" * rng.choice((0, 0, 70)) + part * (size // len(part)) + b" " + part)[:size]

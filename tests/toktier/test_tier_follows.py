@@ -13,11 +13,13 @@ import pytest
 
 import toktier.tier as tier_module
 from proxy.ingest import Ingest, _Again
+from proxy.jsonspan import Parsed
 from tests.support.feed import LIMITS, Feed, written
 from tests.support.models import qwen3
 from tests.support.tiers import LONG, body, maker, say, tool
 from toktier.errors import CannotEncode, InvalidText, TakesLong, TemplateFailure, Unrenderable
 from toktier.folding import FoldState
+from toktier.known import Source as BodySource
 from toktier.postprocessor import SpecialTokens
 from toktier.profiles.sglang import SglangProfile
 from toktier.quarantine import Quarantine, Source
@@ -428,18 +430,24 @@ def test_in_quarantine_nothing_that_was_kept_is_used(
     assert feed.ask(body(*messages[:-1], say("user", "z"))).full is None
 
 
-def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Callable[..., ModelTier]) -> None:
-    tier = make()
-    feed = Feed(tier)
-    messages = talk(5)
-    feed.ask(body(*messages))
-    messages += [say("assistant", "a"), say("user", "q")]
+def read_beside(tier: ModelTier, messages: list[dict[str, Any]]) -> tuple[Ingest, Parsed, BodySource]:
+    """A body that shares messages with the one before."""
     ingest = Ingest(written(body(*messages)), LIMITS, tier.store, "t")
     parsed = ingest.beside()
     assert parsed is not None
     assert parsed.shared
     source = ingest.source(parsed)
     assert source is not None
+    return ingest, parsed, source
+
+
+def test_what_is_forgotten_between_reading_and_preparing_is_not_used(make: Callable[..., ModelTier]) -> None:
+    tier = make()
+    feed = Feed(tier)
+    messages = talk(5)
+    feed.ask(body(*messages))
+    messages += [say("assistant", "a"), say("user", "q")]
+    ingest, parsed, source = read_beside(tier, messages)
     assert source.before is not None
     assert source.before.made is not None
     source.before.made.messages[1]["content"] = "wrong"
@@ -464,10 +472,7 @@ def test_a_large_body_that_shared_what_is_forgotten_is_read_by_who_may_wait(
     messages = talk(5)
     feed.ask(body(*messages))
     messages += [say("assistant", "a"), say("user", "q")]
-    ingest = Ingest(written(body(*messages)), LIMITS, tier.store, "t")
-    parsed = ingest.beside()
-    assert parsed is not None
-    source = ingest.source(parsed)
+    _, parsed, source = read_beside(tier, messages)
     tier.store.clear()
     with monkeypatch.context() as patch:
         patch.setattr(_Again, "__call__", lambda _: pytest.fail("the whole is not to be read here"))

@@ -12,7 +12,7 @@ import pytest
 import tiktoken
 
 from tests.support.gpu import FAMILIES, host_core, hostile, reference, segment, tables
-from tests.support.small_ranks import plain, random_ranks
+from tests.support.small_ranks import plain, random_ranks, repetitive
 from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
@@ -82,11 +82,9 @@ def test_long_pieces_of_small_random_vocabularies() -> None:
         ranks = random_ranks(rng, rng.randint(3, 60))
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
         merges = rank_merges(ranks)
-        made = [token for token in ranks if len(token) > 1]
         for _ in range(12):
             size = rng.choice((40, 64, 100, 200, 500))
-            part = b"".join(rng.choices(made, k=rng.choice((1, 1, 2, 3, 30))))
-            text = (b"a" * rng.choice((0, 0, 70)) + part * (size // len(part)) + b" " + part)[:size]
+            text = repetitive(rng, ranks, size)
             encoded = host_core().encode(given, text, rng.choice(list(SHAPES)))
             assert encoded.ids is not None
             want = [i for piece in re.findall(rb"[^ ]+|.", text) for i in plain(piece, ranks, merges)]

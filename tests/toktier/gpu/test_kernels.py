@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.gpu import FAMILIES, hostile, reference, segment, tables
-from tests.support.small_ranks import plain, random_ranks
+from tests.support.small_ranks import plain, random_ranks, repetitive
 from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
@@ -94,10 +94,8 @@ def test_long_pieces_of_small_random_vocabularies() -> None:
         ranks = random_ranks(rng, rng.randint(3, 60))
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
         merges = rank_merges(ranks)
-        made = [token for token in ranks if len(token) > 1]
         for size in (40, 64, 100, 300, 1500):
-            part = b"".join(rng.choices(made, k=rng.choice((1, 1, 2, 3, 30))))
-            text = (b"a" * rng.choice((0, 0, 70)) + part * (size // len(part)) + b" " + part)[:size]
+            text = repetitive(rng, ranks, size)
             found = emulated().encode(given, text, layout_for(BRIEF), k % 4, one=True)
             want = [i for piece in re.findall(rb"[^ ]+|.", text) for i in plain(piece, ranks, merges)]
             assert found.tolist() == want, (text, ranks)

@@ -20,15 +20,6 @@ from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import LOOKS, Bucket, Device, Encoder, KernelFault, quicker
 from toktier.gpu.workspace import Workspace, device_bytes, locked_bytes
 
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    it = Cuda()
-    monkeypatch.setattr(launcher, "capture", it.capture)
-    monkeypatch.setattr(launcher, "call", it.call)
-    return it
-
-
 DECLARED = r'extern "C" __global__ void __launch_bounds__\((\w+(?:::\w+)?)(?:, \d+)?\) tt_(\w+?)(?:_##NAME)?\('
 
 

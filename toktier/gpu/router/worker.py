@@ -20,19 +20,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, NamedTuple, cast
 
-import numpy as np
 import structlog
 
 from toktier.errors import is_failure
-from toktier.gpu.router.devices import FINAL, Failed, OpenDevice, Opener, SegmentEncoder, State
+from toktier.gpu.router.devices import FINAL, Failed, Opener, SegmentEncoder, State
 from toktier.gpu.router.jobs import LAST_RETRY_S, Job, Limits, Tally, Tokenizer
-from toktier.gpu.router.scratch import copied
+from toktier.gpu.router.opened import Opened, checked, encoded
 from toktier.gpu.router.wanted import FOR_GOOD, FOR_NOW, Wanted
-from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from toktier.reasons import Gpu
 
@@ -41,26 +36,7 @@ SMALL = 64 << 10
 STEADY_S = 60.0
 """A device that works for so long counts as one that has not failed."""
 
-MISCOUNTED = "the device told of other segments than it was given"
-
 _log = structlog.get_logger("toktier.gpu")
-
-
-class _Served(NamedTuple):
-    """A tokenizer that was checked."""
-
-    tokenizer: Tokenizer
-    encoder: SegmentEncoder
-
-
-@dataclass
-class _Device:
-    """Of the thread, while it is open."""
-
-    opened: OpenDevice
-    room: int
-    """Bytes of a launch, at most."""
-    served: dict[str, _Served] = field(default_factory=dict)
 
 
 class Worker:
@@ -85,7 +61,7 @@ class Worker:
         self._batch: list[Job] = []
         self._gathering = False
         self._wanted = Wanted(limits.first_retry_s)
-        self._device: _Device | None = None
+        self._device: Opened | None = None
         self._retry_at = 0.0
         self._wait_s = limits.first_retry_s
         self._ok_since = self._seen = time.monotonic()
@@ -260,7 +236,7 @@ class Worker:
         if opening:
             self._give_up()
             try:
-                self._device = _Device(self._open(self.number), self.limits.max_bytes)
+                self._device = Opened(self._open(self.number), self.limits.max_bytes)
             except Failed as failed:
                 self._failed(failed)
                 return
@@ -293,7 +269,7 @@ class Worker:
                     return False
                 if not self._wanted.has(tokenizer):
                     continue
-            failed = _checked(device, tokenizer)
+            failed = checked(device, tokenizer)
             if failed is None:
                 with self._change:
                     self._wanted.accept(tokenizer)
@@ -392,7 +368,7 @@ class Worker:
         while groups:
             group = groups.pop(0)
             try:
-                found += _encoded(encoder, group)
+                found += encoded(encoder, group)
             except BaseException as error:
                 failed = self._device.opened.failure(error)
                 if failed.reason is not Gpu.KERNEL_FAULT:
@@ -425,32 +401,3 @@ class Worker:
                 held.encoder.close()
         with contextlib.suppress(Exception):
             device.opened.close()
-
-
-def _checked(device: _Device, tokenizer: Tokenizer) -> Failed | None:
-    """Makes an encoder and checks it: it is served, or what was found."""
-    encoder = None
-    try:
-        encoder = device.opened.encoder(tokenizer.tables, device.room)
-        tokenizer.accept(encoder.encode_view)
-    except BaseException as error:
-        failed = device.opened.failure(error)
-        if encoder is not None:
-            with contextlib.suppress(Exception):
-                encoder.close()
-        return failed
-    device.served[tokenizer.key] = _Served(tokenizer, encoder)
-    return None
-
-
-def _encoded(encoder: SegmentEncoder, batch: list[Job]) -> list[Ids]:
-    """Each job's part of one launch, in rows of `toktier.gpu.router.scratch`."""
-    if len(batch) == 1:
-        return [copied(encoder.encode_view(cast(Any, batch[0].raw)))]
-    ids = encoder.encode_view(bytes([BREAK_BYTE]).join(cast(Any, [job.raw for job in batch])))
-    breaks = np.flatnonzero(ids == BREAK_ID)
-    last = np.cumsum([job.count for job in batch]) - 1  # the break behind each job
-    if len(breaks) != last[-1]:
-        raise Failed(Gpu.INTERNAL_ERROR, MISCOUNTED)
-    edges = [-1, *breaks[last[:-1]].tolist(), len(ids)]
-    return [copied(ids[a + 1 : b]) for a, b in pairwise(edges)]

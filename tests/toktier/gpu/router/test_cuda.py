@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.support.cuda import Cuda
-from toktier.gpu import launcher
 from toktier.gpu.driver import DriverError
 from toktier.gpu.router.cuda import CudaDevice
 from toktier.gpu.workspace import device_bytes
@@ -19,14 +18,6 @@ ROOM = 1 << 16
 TABLES: Any = SimpleNamespace(
     image=lambda: (np.zeros(100, np.uint8), {"pages": 0}), numbers={"states": 9}, structure=lambda at: b"tables"
 )
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    it = Cuda()
-    monkeypatch.setattr(launcher, "capture", it.capture)
-    monkeypatch.setattr(launcher, "call", it.call)
-    return it
 
 
 def opened(cuda: Cuda) -> CudaDevice:

@@ -148,31 +148,20 @@ def test_a_router_that_was_closed_opens_no_device_and_checks_no_tokenizer() -> N
     assert (checked, script.opened, worker._device) == ([], opened, None)
 
 
-def test_jobs_whose_launch_breaks_off_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, type("PanicException", (BaseException,), {})])
+def test_jobs_whose_launch_breaks_off_are_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """By a panic of native code too, which ends neither the thread nor its jobs."""
     with routing(timeout_s=60.0) as (router, _):
         worker = router.workers[0]
 
         def broken(*_: object) -> Any:
-            raise ZeroDivisionError
+            raise error
 
         with monkeypatch.context() as patch:
             patch.setattr(worker, "_answers", broken)
             assert reason(lambda: encoded(router, "x")) is Gpu.INTERNAL_ERROR
         until(lambda: KEY in worker.serves)
         assert (worker.queued, worker._batch) == (0, [])
-        assert encoded(router, "x") == [b"x"]
-
-
-def test_a_panic_of_native_code_ends_neither_the_thread_nor_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    panic = type("PanicException", (BaseException,), {})
-    with routing(timeout_s=60.0) as (router, _):
-        worker = router.workers[0]
-
-        def broken(*_: object) -> Any:
-            raise panic
-
-        with monkeypatch.context() as patch:
-            patch.setattr(worker, "_answers", broken)
-            assert reason(lambda: encoded(router, "x")) is Gpu.INTERNAL_ERROR
-        until(lambda: KEY in worker.serves)
         assert encoded(router, "x") == [b"x"]
