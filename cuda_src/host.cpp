@@ -3,12 +3,13 @@
 #include <cstring>
 #include <vector>
 
+#include "settle.cuh"
 #include "work.cuh"
 
 namespace {
 
 struct Counts {  // what a text has exercised
-    u32 deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips, early;
+    u32 settled, deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips, early;
 };
 
 struct Text {
@@ -47,7 +48,19 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
     for (u32 k = 0; k < tiles; k++) {
         const long begin = (long)k * T::BYTES;
         each([&](int tid) { load_classes(*tile, t, text, n, begin, tid); });
-        each([&](int tid) { find_start(*tile, t, tid); });
+        each([&](int tid) { find_start(*tile, t, T::OWN + tid); });
+        bool far = false;
+        for (int c = T::OWN; c < T::CHUNKS; c++) far = far || is_far(*tile, c);
+        if (far) {
+            const int first = is_open(*tile, T::OWN) ? 0 : T::OWN;
+            if (!first) each([&](int tid) { load_part(*tile, t, text, n, begin, 0, T::FAR, tid); });
+            for (int c = first; c < T::OWN; c++) find_start(*tile, t, c);
+            for (int c = first; c < T::CHUNKS; c++) settle_exits(*tile, c);
+            for (int c = first; c < T::CHUNKS; c++) settle_maps(*tile, t, c, first);
+            for (int c = first; c < T::CHUNKS; c++) settle_entries(*tile, c, first);
+            for (int c = first; c < T::CHUNKS; c++) settle_rows(*tile, t, c);
+            for (int c = first; c < T::CHUNKS; c++) counts.settled += tile->entry[c] != NO_MEMBER, settle_starts(*tile, c);
+        }
         each([&](int tid) { walk(*tile, begin, tid, &exits[k]); });
         heads[k] = head_of(*tile);
         if (heads[k]) deferred.push_back(k);

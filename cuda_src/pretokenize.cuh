@@ -1,5 +1,6 @@
 // Kernels: where pieces begin. Tiles, then heads: what no thread has synchronised in.
 #pragma once
+#include "settle.cuh"
 #include "teams.cuh"
 
 // Per byte its highest bit, where may_cut holds of it and the byte before.
@@ -49,13 +50,36 @@ template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u3
     return any;
 }
 
+// What find_start has left open, if that is worth it. Begins and ends behind a barrier.
+template <class T> __device__ void settle(T &s, const Tables &t, const Work &w, u32 n, long begin) {
+    const int tid = threadIdx.x;
+    if (!__syncthreads_or(is_far(s, T::OWN + tid))) return;
+    const int first = is_open(s, T::OWN) ? 0 : T::OWN;
+    if (!first) {
+        load_part(s, t, w.text, n, begin, 0, T::FAR, tid);
+        __syncthreads();
+        for (int c = tid; c < T::OWN; c += T::THREADS) find_start(s, t, c);
+        __syncthreads();
+    }
+    auto each = [&](auto &&phase) {
+        for (int c = first + tid; c < T::CHUNKS; c += T::THREADS) phase(c);
+        __syncthreads();
+    };
+    each([&](int c) { settle_exits(s, c); });
+    each([&](int c) { settle_maps(s, t, c, first); });
+    each([&](int c) { settle_entries(s, c, first); });
+    each([&](int c) { settle_rows(s, t, c); });
+    each([&](int c) { settle_starts(s, c); });
+}
+
 // Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier.
 template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, u32 n, u32 k, u32 tiles) {
     const int tid = threadIdx.x;
     const long begin = (long)k * T::BYTES;
     const bool high = __syncthreads_or(load_classes(s, t, w.text, n, begin, tid));
-    find_start(s, t, tid);
+    find_start(s, t, T::OWN + tid);
     __syncthreads();
+    settle(s, t, w, n, begin);
     walk(s, begin, tid, w.exits + k);
     u32 any = 0;
     if (high) any = store_cuts<T>(t, w.text, n, begin, w.cuts);

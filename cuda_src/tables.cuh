@@ -24,7 +24,7 @@ struct SlotPair {  // rank NONE: free; odd: a dip (merges.py)
 
 struct Tables {
     const u8 *ascii;         // [128]: class
-    const u32 *moves;        // [states][stride]: row of the target | emissions << 16 | sources << 20 | moves << 26
+    const u32 *moves;        // [states][stride]: row of the target | emissions << 16 | sources << 20 | moves << 26 | it reads no register << 27
     const u16 *sync;         // [subsets][stride]: row of a state, or rows(states) + row of a subset
     const u16 *pages;        // [0x110000 / 128]
     const u8 *page_classes;  // [page][128]
@@ -37,11 +37,12 @@ struct Tables {
     const u64 *adjacent;     // pairs of characters that some token has side by side: first << 21 | second; 0: free
     const u32 *adjacent_bytes;  // bits, [64 last bytes][64 first ones]: where some token has a part of a character
     const u32 *characters;      // bits by ID: tokens that a character may be from the beginning (merges.py, lemma E)
+    const u64 *members;      // beside rows of `sync`: rows of up to four states, 16 bits each, 0xffff for none; of more, none at all
     // A row has an entry per class; then one for bytes that continue a character, one for the break.
     u32 classes, stride, states, moves_size, sync_size;
     u32 bits_8, bits_16, bits_long, longest, bits_pair, bits_adjacent, unused;
 };
-static_assert(sizeof(Tables) == 14 * 8 + 12 * 4, "tables.py packs it without padding");
+static_assert(sizeof(Tables) == 15 * 8 + 12 * 4, "tables.py packs it without padding");
 static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) == 32 && sizeof(SlotPair) == 16, "");
 
 HD u32 continuation_class(const Tables &t) { return t.classes; }

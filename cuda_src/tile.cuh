@@ -1,11 +1,12 @@
 // Pre-tokenization of one tile, in phases with a barrier between them. A tile is THREADS chunks of CHUNK bytes.
 //
 // A tile tells what is settled by reading its own bytes (the byte behind the text counts as a break). What it settles may
-// lie in the LEFT bytes before it: those bits are its `late` word, which belongs to the tile before.
+// lie in the NEAR bytes before it: those bits are its `late` word, which belongs to the tile before.
 // - Every thread walks the synchronising automaton from the beginning of its chunk. Where it comes down to one state, the
 //   thread knows the transducer's state, and runs it from there to the next thread's such point, or the tile's end.
-// - Thread 0 begins left of the tile. If it does not synchronise in LEFT bytes, the *head* of the tile, up to the first
-//   point that any thread has found, is left to statemap.cuh, which knows the state at the tile before's end.
+// - Thread 0 begins left of the tile, NEAR bytes. Where it does not synchronise, or other threads do not, settle.cuh may find
+//   the state out all the same, for which it reads more of what stands before. What is then left open of the tile is its
+//   *head*, up to the first point that is known: statemap.cuh knows the state at the tile before's end.
 #pragma once
 #include "tables.cuh"
 
@@ -14,7 +15,9 @@ struct Exit {  // the transducer behind the last byte of a tile; registers are p
 };
 
 template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
-    static constexpr int CHUNK = CHUNK_, THREADS = THREADS_, BYTES = CHUNK * THREADS, LEFT = 64, SPAN = LEFT + BYTES;
+    static constexpr int CHUNK = CHUNK_, THREADS = THREADS_, BYTES = CHUNK * THREADS;
+    static constexpr int NEAR = 64, FAR = 512, LEFT = FAR + NEAR, SPAN = LEFT + BYTES;
+    static constexpr int OWN = FAR / CHUNK, CHUNKS = OWN + THREADS;  // of the tile's chunks, the first one; of FAR bytes and of it
     static constexpr int WORDS = SPAN / 4, PER_CHUNK = CHUNK / 4;
     static constexpr int NOWHERE = 0x7fffffff;
     // one word of padding a chunk: threads that walk their chunks in step then read other banks
@@ -25,14 +28,16 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     u32 moves[MOVES_LIMIT];
     u16 sync[SYNC_LIMIT];
     u8 ascii[128];
-    int from[THREADS];
-    u16 state[THREADS];
+    int from[CHUNKS];  // where a chunk's thread has synchronised, and
+    u16 state[CHUNKS]; // in which state; where it has not, in which subset it was at the chunk's end
+    u16 exit[CHUNKS], map[CHUNKS], entry[CHUNKS];  // settle.cuh: the state behind it; which becomes which; the one before it
 
+    static HD int begin_of(int chunk) { return NEAR + chunk * CHUNK; }
     HD u32 cls(int i) const { return classes[slot(i >> 2)] >> 8 * (i & 3) & 255; }
 };
 
 // What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
-constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u;
+constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, QUIET_BIT = 27;
 
 template <class T> HD void load_tables(T &s, const Tables &t, int tid) {
     for (u32 i = tid; i < t.moves_size; i += T::THREADS) {
@@ -70,11 +75,11 @@ HD u32 classes_of(const u8 *ascii, const Tables &t, u64 eight) {
 
 // Bytes to classes. `text` is aligned to 16 bytes and readable for 20 bytes behind the end.
 // Returns bits that are set where this thread has seen a byte beyond ASCII.
-template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, long n, long begin, int tid) {
+// Of bytes [from, to) of the span, multiples of 16.
+template <class T> HD u32 load_part(T &s, const Tables &t, const u8 *text, long n, long begin, int from, int to, int tid) {
     const u32 other = break_class(t) * 0x01010101u;
     u32 high = 0;
-    for (int i = tid; i < T::SPAN / 32; i += T::THREADS) s.mask[i] = 0;
-    for (int v = tid; v < T::SPAN / 16; v += T::THREADS) {
+    for (int v = from / 16 + tid; v < to / 16; v += T::THREADS) {
         long at = begin - T::LEFT + 16L * v;
         u32 out[4] = {other, other, other, other};
         if (at >= 0 && at < n) {
@@ -105,30 +110,33 @@ template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, lo
     }
     return high;
 }
+template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, long n, long begin, int tid) {
+    for (int i = T::FAR / 32 + tid; i < T::SPAN / 32; i += T::THREADS) s.mask[i] = 0;
+    return load_part(s, t, text, n, begin, T::FAR, T::SPAN, tid);
+}
 
-// From "any state" at i, up to e. Returns where it has synchronised, in `state`; NOWHERE if it has not.
-template <class T> HD int synchronise(const T &s, const Tables &t, int i, int e, u32 &state) {
+// From a row of states at i, "any" if it is the first, up to e. Returns where it has synchronised, and the state; NOWHERE if it
+// has not, and the row of what is possible at e.
+template <class T> HD int synchronise(const T &s, const Tables &t, int i, int e, u32 &row) {
     const u32 base = t.states * t.stride;
-    u32 q = base;
     while (i < e) {
-        q = s.sync[q - base + s.cls(i++)];
-        if (q < base) {
-            state = q;
-            return i;
-        }
+        row = s.sync[row - base + s.cls(i++)];
+        if (row < base) return i;
     }
     return T::NOWHERE;
 }
-template <class T> HD void find_start(T &s, const Tables &t, int tid) {
-    u32 state = 0;
+HD u32 any_state(const Tables &t) { return t.states * t.stride; }
+// Of a chunk: the tile's, or one of those before it.
+template <class T> HD void find_start(T &s, const Tables &t, int chunk) {
+    const int begin = T::begin_of(chunk), end = begin + T::CHUNK;
+    u32 row = any_state(t);
     int found = T::NOWHERE;
-    if (tid)
-        found = synchronise(s, t, T::LEFT + tid * T::CHUNK, T::LEFT + (tid + 1) * T::CHUNK, state);
-    else  // mostly a few bytes are enough; what is walked twice delays the tile
-        for (int back = T::LEFT / 4; back <= T::LEFT && found == T::NOWHERE; back *= 2)
-            found = synchronise(s, t, T::LEFT - back, T::LEFT, state);
-    s.from[tid] = found;
-    s.state[tid] = (u16)state;
+    if (chunk == T::OWN)  // mostly a few bytes are enough; what is walked twice delays the tile
+        for (int back = T::NEAR / 4; back <= T::NEAR && found == T::NOWHERE; back *= 2)
+            found = synchronise(s, t, begin - back, begin, row = any_state(t));
+    if (found == T::NOWHERE) found = synchronise(s, t, begin, end, row);
+    s.from[chunk] = found;
+    s.state[chunk] = (u16)row;
 }
 
 // The rarer part of a move at position i. `emit` gets each boundary that is settled now.
@@ -155,17 +163,17 @@ template <class P, class E> HD void move(u32 entry, P i, P &r0, P &r1, P &r2, E 
 
 // Runs from each thread's point to the next one. The last thread tells the tile's exit.
 template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
-    int i = s.from[tid];
+    int i = s.from[T::OWN + tid];
     bool none = i == T::NOWHERE;
-    int next = tid + 1;
-    while (next < T::THREADS && s.from[next] == T::NOWHERE) next++;
-    bool last = next == T::THREADS;
+    int next = T::OWN + tid + 1;
+    while (next < T::CHUNKS && s.from[next] == T::NOWHERE) next++;
+    bool last = next == T::CHUNKS;
     if (none) {
         if (tid == 0 && last) exit->state = NONE;
         return;
     }
     const int e = last ? T::SPAN : s.from[next];
-    u32 state = s.state[tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in, the last one lowest
+    u32 state = s.state[T::OWN + tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in, the last one lowest
     static_assert(T::SPAN < 1 << 16, "two registers in a word");
     u32 r01 = i * 0x10001u, r2 = i;  // above the lower half of r2 stands what does not matter
     auto emit = [&](u32 at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); };
@@ -209,9 +217,8 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
 
 // The end of the head, in bytes of the tile: 0 where there is none.
 template <class T> HD int head_of(const T &s) {
-    if (s.from[0] != T::NOWHERE) return 0;
-    for (int k = 1; k < T::THREADS; k++)
-        if (s.from[k] != T::NOWHERE) return s.from[k] - T::LEFT;
+    for (int chunk = T::OWN; chunk < T::CHUNKS; chunk++)
+        if (s.from[chunk] != T::NOWHERE) return s.from[chunk] <= T::LEFT ? 0 : s.from[chunk] - T::LEFT;
     return T::BYTES;
 }
 
@@ -226,4 +233,4 @@ template <class T> HD u32 store_mask(const T &s, long n, long begin, int tid, u3
     }
     return any;
 }
-template <class T> HD u64 late_of(const T &s) { return (u64)s.mask[1] << 32 | s.mask[0]; }
+template <class T> HD u64 late_of(const T &s) { return (u64)s.mask[T::LEFT / 32 - 1] << 32 | s.mask[T::LEFT / 32 - 2]; }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from toktier.gpu.transducer import (
     STILL,
     Transducer,
     Transition,
+    live_registers,
     merged_classes,
     minimised,
     product,
@@ -37,8 +39,11 @@ MOST_CLASSES = 250
 MOVES_LIMIT, SYNC_LIMIT, STATES_LIMIT = 1024, 2560, 64
 """What the kernels have room for: entries of both automata, and states (``cuda_src/tables.cuh``)."""
 
-EMIT, SOURCE, MOVES = 16, 20, 26
-"""Bits of an entry: emissions, sources of two bits each, and whether a register moves. Below: the target's row."""
+EMIT, SOURCE, MOVES, QUIET = 16, 20, 26, 27
+"""Bits of an entry: emissions, sources of two bits each, whether a register moves, and whether the target reads none.
+Below: the target's row."""
+MEMBERS = 4
+"""States of a subset that are kept (``cuda_src/settle.cuh``)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Splits:
         """Entries of a row: odd, so that neighbouring states lie in other banks."""
         return (self.classes + 2) | 1
 
+    @cached_property
+    def live(self) -> list[frozenset[int]]:
+        """Per state, the registers that it reads."""
+        return live_registers(self.machine)
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """``ascii``, ``moves``, ``sync``, ``pages`` and ``page_classes`` of `tables.Tables`. Raises `Refusal`."""
         moves, sync = self._moves(), self._sync()
@@ -79,6 +89,7 @@ class Splits:
             "ascii": self.of_point[:128].copy(),
             "moves": moves.ravel(),
             "sync": sync.ravel(),
+            "members": self._members(),
             "pages": np.array(of_page, np.uint16),
             "page_classes": np.frombuffer(b"".join(pages), np.uint8),
         }
@@ -98,7 +109,15 @@ class Splits:
             value |= 1 << (EMIT + source)
         for k, source in enumerate(move.sources):
             value |= source << (SOURCE + 2 * k)
-        return value | (move.sources != STILL) << MOVES
+        return value | (move.sources != STILL) << MOVES | (not self.live[move.target]) << QUIET
+
+    def _members(self) -> npt.NDArray[np.uint64]:
+        """Beside each row of ``sync``."""
+        table = np.full((len(self.sync.subsets), self.stride, MEMBERS), 0xFFFF, "<u2")
+        for row, states in zip(table, self.sync.subsets, strict=True):
+            if len(states) <= MEMBERS:
+                row[0, : len(states)] = [q * self.stride for q in sorted(states)]
+        return table.view("<u8").ravel()
 
     def _sync(self) -> npt.NDArray[np.uint16]:
         states = len(self.machine.rows)

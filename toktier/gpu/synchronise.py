@@ -21,6 +21,7 @@ class Synchroniser:
     """``rows[s][c]``: ``(True, q)``, synchronised in state q, or ``(False, subset)``. Subset 0 is all states."""
 
     rows: tuple[tuple[tuple[bool, int], ...], ...]
+    subsets: tuple[frozenset[int], ...]
 
 
 def synchroniser(machine: Transducer) -> Synchroniser:
@@ -44,4 +45,4 @@ def synchroniser(machine: Transducer) -> Synchroniser:
                 order.append(after)
             row.append((False, numbers[after]))
         rows.append(tuple(row))
-    return Synchroniser(tuple(rows))
+    return Synchroniser(tuple(rows), tuple(order))

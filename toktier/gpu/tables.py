@@ -54,6 +54,7 @@ ARRAYS = (
     "adjacent",
     "adjacent_bytes",
     "characters",
+    "members",
 )
 """In the order of the pointers in ``struct Tables``."""
 NUMBERS = (

@@ -29,6 +29,7 @@ _FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-prag
 
 
 COUNTS = (
+    "settled",
     "deferred",
     "opaque",
     "groups",
