@@ -8,9 +8,9 @@ typedef Tile<8, 256> Brief;
 typedef Tile<16, 128> Small;
 typedef Tile<64, 128> Large;
 
-// Read by the launcher: what both sides lay out; dynamic shared memory of tiles; of what else there is.
+// Read by the launcher: what both sides lay out; dynamic shared memory of tiles, without automata; of what else there is.
 extern "C" __device__ const u32 tt_sizes[9] = {
-    sizeof(Tables), sizeof(Work), sizeof(Request), sizeof(Small), sizeof(Large),
+    sizeof(Tables), sizeof(Work), sizeof(Request), offsetof(Small, moves), offsetof(Large, moves),
     sizeof(StretchSpace<256>), sizeof(ProbeSpace<PROBE_THREADS>), sizeof(MergeSpace), sizeof(BriefSpace<Brief>),
 };
 

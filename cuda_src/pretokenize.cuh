@@ -109,7 +109,7 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, 
 
 template <class T> __device__ void maps_of_tiles(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
-    ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + sizeof(T));
+    ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + tile_size<T>(t));
     const int tid = threadIdx.x;
     const u32 n = w.request->n, deferred = w.request->deferred;
     if (blockIdx.x >= deferred) return;
@@ -138,8 +138,8 @@ template <class T> __device__ void maps_of_groups(const Tables &t, const Work &w
 
 template <class T> __device__ void walk_heads(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
-    ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + sizeof(T));
-    Map *entries = (Map *)(raw + sizeof(T) + chunks_size<T>(t));
+    ChunkMaps<T> &chunks = *(ChunkMaps<T> *)(raw + tile_size<T>(t));
+    Map *entries = (Map *)(raw + tile_size<T>(t) + chunks_size<T>(t));
     const int tid = threadIdx.x;
     const u32 n = w.request->n, deferred = w.request->deferred;
     if (blockIdx.x >= deferred) return;

@@ -25,13 +25,16 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
 
     u32 classes[WORDS + WORDS / PER_CHUNK + 1];
     u32 mask[SPAN / 32];
-    u32 moves[MOVES_LIMIT];
-    u16 sync[SYNC_LIMIT];
     u8 ascii[128];
     int from[CHUNKS];  // where a chunk's thread has synchronised, and
     u16 state[CHUNKS]; // in which state; where it has not, in which subset it was at the chunk's end
     u16 exit[CHUNKS], map[CHUNKS], entry[CHUNKS];  // settle.cuh: the state behind it; which becomes which; the one before it
 
+    // `moves`, and behind as many as there are `sync`: what a kernel does not take of shared memory is left for the cache of L1
+    alignas(16) u32 moves[MOVES_LIMIT + SYNC_LIMIT / 2];
+
+    HD u16 *sync(const Tables &t) { return (u16 *)(moves + t.moves_size); }
+    HD const u16 *sync(const Tables &t) const { return (const u16 *)(moves + t.moves_size); }
     static HD int begin_of(int chunk) { return NEAR + chunk * CHUNK; }
     HD u32 cls(int i) const { return classes[slot(i >> 2)] >> 8 * (i & 3) & 255; }
 };
@@ -39,12 +42,14 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
 // What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
 constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, QUIET_BIT = 27;
 
+// Bytes that a tile takes of shared memory.
+template <class T> HD u32 tile_size(const Tables &t) { return offsetof(T, moves) + ((4 * t.moves_size + 2 * t.sync_size + 15) & ~15u); }
 template <class T> HD void load_tables(T &s, const Tables &t, int tid) {
     for (u32 i = tid; i < t.moves_size; i += T::THREADS) {
         const u32 entry = ro(t.moves + i);
         s.moves[i] = entry | (entry & HERE) << (31 - HERE_BIT);  // the highest bit too: it is shifted out with one instruction
     }
-    for (u32 i = tid; i < t.sync_size; i += T::THREADS) s.sync[i] = ro(t.sync + i);
+    for (u32 i = tid; i < t.sync_size; i += T::THREADS) s.sync(t)[i] = ro(t.sync + i);
     for (int i = tid; i < 128; i += T::THREADS) s.ascii[i] = ro(t.ascii + i);
 }
 
@@ -119,8 +124,9 @@ template <class T> HD u32 load_classes(T &s, const Tables &t, const u8 *text, lo
 // has not, and the row of what is possible at e.
 template <class T> HD int synchronise(const T &s, const Tables &t, int i, int e, u32 &row) {
     const u32 base = t.states * t.stride;
+    const u16 *sync = s.sync(t);
     while (i < e) {
-        row = s.sync[row - base + s.cls(i++)];
+        row = sync[row - base + s.cls(i++)];
         if (row < base) return i;
     }
     return T::NOWHERE;

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from toktier.gpu.buffers import LARGE, PROBE_TILE, SMALL, SUMMED, TEAM_BLOCKS, Layout
+from toktier.gpu.splits import MOVES_LIMIT, STATES_LIMIT, SYNC_LIMIT
+from toktier.gpu.tables import Tables
 
 BRIEF = 2048
 """Bytes of room for texts of less than that, which one kernel can take: of them launches are what takes long."""
@@ -28,14 +30,35 @@ _THREADS = {"brief": 256, "longs": 256, "stretches": 256, "sums": 1024}
 _TOGETHER = ("heads", "longs", "stretches")
 _EARLY = ("merge", "finish")
 _EVEN = ("windows",)
-_STATES_LIMIT = 64
 STRETCHES = 2
 """Blocks of `longs` and `stretches` that a multiprocessor holds at once, at least."""
 
 
 @dataclass(frozen=True)
+class Automata:
+    """How large a tokenizer's are, which tiles keep in shared memory (``cuda_src/tile.cuh``)."""
+
+    states: int
+    moves: int
+    sync: int
+
+    @classmethod
+    def of(cls, tables: Tables) -> Automata:
+        return cls(*(tables.numbers[name] for name in ("states", "moves_size", "sync_size")))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return -(-(4 * self.moves + 2 * self.sync) // 16) * 16
+
+
+LARGEST = Automata(STATES_LIMIT, MOVES_LIMIT, SYNC_LIMIT)
+
+
+@dataclass(frozen=True)
 class Sizes:
-    """Bytes of what the kernels keep in shared memory: ``tt_sizes`` of ``cuda_src/kernels.cu`` from its fourth on."""
+    """Bytes of what the kernels keep in shared memory: ``tt_sizes`` of ``cuda_src/kernels.cu`` from its fourth on.
+    Tiles have `Automata` besides."""
 
     small: int
     large: int
@@ -48,12 +71,13 @@ class Sizes:
     def of(cls, numbers: npt.NDArray[np.uint32]) -> Sizes:
         return cls(*(int(number) for number in numbers[3:9]))
 
-    def shared(self, name: str, states: int = _STATES_LIMIT) -> int:
-        """Of one kernel, for a transducer of ``states``."""
+    def shared(self, name: str, automata: Automata = LARGEST) -> int:
+        """Of one kernel, for a tokenizer with such ``automata``."""
         kernel, _, shape = name.partition("_")
         if kernel in _SHAPED:
             tile, threads = (self.large, LARGE.threads) if shape == LARGE.name else (self.small, SMALL.threads)
-            return tile if kernel == "tiles" else tile + (4 * states + 16) * threads
+            tile += automata.size
+            return tile if kernel == "tiles" else tile + (4 * automata.states + 16) * threads
         plain = {"brief": self.brief, "longs": self.stretches, "stretches": self.stretches, "probe": self.probe}
         return (plain | {"merge": self.merge}).get(name, 0)
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from toktier.campaign import corpus
 from toktier.gpu.buffers import PADDING, REQUEST, WORK_SIZE, Layout, counters
-from toktier.gpu.chain import BRIEF, NAMES, ONE, Kernel, Sizes, chain, is_bulk, layout_for, room_for, rooms
+from toktier.gpu.chain import BRIEF, NAMES, ONE, Automata, Kernel, Sizes, chain, is_bulk, layout_for, room_for, rooms
 from toktier.gpu.driver import Arguments, Function, How, Module, call
 from toktier.gpu.fatbin import Fatbin
 from toktier.gpu.graph import Graph, capture
@@ -107,13 +107,9 @@ class Device:
         with self.current():
             return Workspace(self.driver, limit)
 
-    def resident(self, kernel: str, threads: int, states: int) -> int:
-        """How many blocks of a kernel a multiprocessor holds at once, for a transducer of ``states``."""
-        return self._functions[kernel].resident(threads, self.sizes.shared(kernel, states))
-
-    def prepared(self, kernel: Kernel, stream: Any, arguments: Arguments, states: int) -> Callable[[], None]:
+    def prepared(self, kernel: Kernel, stream: Any, arguments: Arguments, automata: Automata) -> Callable[[], None]:
         """What puts one kernel on the stream, and raises `DriverError`."""
-        shared = self.sizes.shared(kernel.name, states)
+        shared = self.sizes.shared(kernel.name, automata)
         function, blocks = self._functions[kernel.name], kernel.blocks
         how = How.EARLY if kernel.early and self._can_start_early else How.ALONE
         if kernel.together or kernel.even:
@@ -152,7 +148,7 @@ class Bucket:
     def prepared(self, encoder: Encoder, out: int, told: int, staged: int) -> list[Callable[[], None]]:
         """The launches, with the addresses to which IDs and counters are delivered, and that of the staged text."""
         arguments = Arguments(encoder.tables, self.layout.structure(int(self.memory), out, told, staged))
-        return [encoder.device.prepared(kernel, self.stream, arguments, encoder.states) for kernel in self.kernels]
+        return [encoder.device.prepared(kernel, self.stream, arguments, encoder.automata) for kernel in self.kernels]
 
     def _record(self) -> None:
         if self.layout.room <= COPIED_INSIDE and self.kernels is not ONE:
@@ -256,7 +252,7 @@ class Encoder:
                 held.callback(memory.free)
                 device.driver.memcpy_htod_async(memory, image, workspace.stream)
                 workspace.stream.synchronize()
-                self.states = tables.numbers["states"]
+                self.automata = Automata.of(tables)
                 base = int(memory)
                 self.tables = tables.structure({name: base + at for name, at in offsets.items()})
                 for room in rooms(self.room_limit):

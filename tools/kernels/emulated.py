@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from toktier.gpu.buffers import PADDING, REQUEST, Layout, counters
-from toktier.gpu.chain import ONE, Sizes, chain, is_bulk
+from toktier.gpu.chain import ONE, Automata, Sizes, chain, is_bulk
 from toktier.gpu.launcher import KernelFault
 from toktier.gpu.tables import Tables
 from toktier.ids import Ids
@@ -45,7 +45,7 @@ class Emulator:
         sizes = Sizes.of(numbers)
         for kernel in ONE if one else chain(layout, PROCESSORS):
             blocks = 1 if kernel.together else kernel.blocks
-            shared = sizes.shared(kernel.name, tables.numbers["states"])
+            shared = sizes.shared(kernel.name, Automata.of(tables))
             arguments = structure_of(tables), work, blocks, kernel.threads, shared, order
             if not self.library.tt_launch(kernel.name.encode(), *arguments):
                 raise KernelFault(f"no kernel {kernel.name}")

@@ -76,7 +76,21 @@ def test_ids_of_mixed_text(name: str) -> None:
 
 def _undecided(rng: random.Random) -> str:
     """Rows of one kind each, of up to 900 bytes: what leaves several states possible, for as long as it goes on."""
-    kinds = ("\u4e2d\u6587", "\u0e01\u0e48", "\u01c5\u02b0", "aA", "a", "'", "s", "1", " ", "\n", "\u0301", "=/", "\u00e9")
+    kinds = (
+        "\u4e2d\u6587",
+        "\u0e01\u0e48",
+        "\u01c5\u02b0",
+        "aA",
+        "a",
+        "'",
+        "s",
+        "1",
+        " ",
+        "\n",
+        "\u0301",
+        "=/",
+        "\u00e9",
+    )
     rows = []
     for kind in rng.choices(kinds, k=rng.randint(2, 12)):
         rows += rng.choices(kind, k=rng.choice((1, 2, 5, 20, 60, 300)))

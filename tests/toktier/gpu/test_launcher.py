@@ -14,7 +14,7 @@ import pytest
 from tests.support.cuda import Cuda
 from toktier.gpu import launcher
 from toktier.gpu.buffers import LARGE, REQUEST, SMALL, TEAM_BLOCKS, Layout, Shape
-from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Sizes, chain, is_bulk, layout_for, room_for
+from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Automata, Sizes, chain, is_bulk, layout_for, room_for
 from toktier.gpu.fatbin import SOURCES
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import LOOKS, Bucket, Device, Encoder, KernelFault, quicker
@@ -73,8 +73,9 @@ def test_blocks_that_wait_for_each_other_are_launched_together() -> None:
 
 def test_shared_memory_is_what_a_transducer_needs() -> None:
     sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800, brief=70_000)
-    assert sizes.shared("tiles_small", 20) == 10_000
-    assert sizes.shared("heads_small", 20) == 10_000 + 4 * 20 * 128 + 16 * 128
+    assert sizes.shared("tiles_small", Automata(20, 101, 303)) == 10_000 + 1_024
+    assert sizes.shared("heads_small", Automata(20, 101, 303)) == 10_000 + 1_024 + 4 * 20 * 128 + 16 * 128
+    assert sizes.shared("tiles_large") == 20_000 + 4 * 1024 + 2 * 2560
     assert sizes.shared("stretches") == sizes.shared("longs") == 40_000
     assert sizes.shared("merge") == 9_800
     assert sizes.shared("windows") == 0
@@ -206,7 +207,9 @@ def test_tables_that_the_kernels_give_up_on_are_for_the_first_text_to_tell() -> 
 
 def made(cuda: Cuda, limit: int = 1 << 16, workspace: Workspace | None = None) -> Encoder:
     tables = SimpleNamespace(
-        image=lambda: (np.zeros(100, np.uint8), {"pages": 0}), numbers={"states": 9}, structure=lambda at: b"tables"
+        image=lambda: (np.zeros(100, np.uint8), {"pages": 0}),
+        numbers={"states": 9, "moves_size": 100, "sync_size": 100},
+        structure=lambda at: b"tables",
     )
     return Encoder(cuda.device, cast(Any, tables), room_limit=limit, workspace=workspace)
 
