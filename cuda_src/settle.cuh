@@ -38,10 +38,11 @@ template <class T> HD bool is_far(const T &s, int chunk) {
     return true;
 }
 
-// Behind chunks that have synchronised.
+// Behind chunks that have synchronised, where the next one has not.
 template <class T> HD void settle_exits(T &s, int chunk) {
     s.entry[chunk] = NO_MEMBER;
-    if (s.from[chunk] != T::NOWHERE) s.exit[chunk] = (u16)run(s, s.state[chunk], s.from[chunk], T::begin_of(chunk + 1));
+    if (s.from[chunk] == T::NOWHERE || chunk + 1 == T::CHUNKS || !is_open(s, chunk + 1)) return;
+    s.exit[chunk] = (u16)run(s, s.state[chunk], s.from[chunk], T::begin_of(chunk + 1));
 }
 template <class T, int N> HD u32 map_of(const T &s, u64 before, u64 behind, int begin) {
     u32 rows[N], map = 0;
