@@ -47,7 +47,7 @@ template <class T> __device__ void brief_kernel(const Tables &t, const Work &giv
     load_tables(tile, t, tid);
     if (tid < STAGED) ((uint4 *)&s.request)[tid] = staged;
     __syncthreads();
-    one_tile(tile, t, w, s.request.n, 0, 1);
+    one_tile(tile, t, w, s.text, s.text, s.request.n, 0, 1);
     find_longs(t, w);
     __syncthreads();
     longs_kernel<T::THREADS>(t, w, s.now.stretches);

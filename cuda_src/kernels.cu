@@ -9,19 +9,19 @@ typedef Tile<16, 128> Small;
 typedef Tile<64, 128> Large;
 
 // Read by the launcher: what both sides lay out; dynamic shared memory of tiles, without automata; of what else there is.
-extern "C" __device__ const u32 tt_sizes[9] = {
+extern "C" __device__ const u32 tt_sizes[10] = {
     sizeof(Tables), sizeof(Work), sizeof(Request), offsetof(Small, moves), offsetof(Large, moves),
-    sizeof(StretchSpace<256>), sizeof(ProbeSpace<PROBE_THREADS>), sizeof(MergeSpace), sizeof(BriefSpace<Brief>),
+    sizeof(StretchSpace<256>), sizeof(ProbeSpace<PROBE_THREADS>), sizeof(MergeSpace), sizeof(BriefSpace<Brief>), Small::PULLED,
 };
 
 #ifndef SHARED
 #define SHARED extern __shared__ __align__(16) u8 raw[]
 #endif
-#define SHAPED(NAME, T, THREADS)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS) tt_tiles_##NAME(Tables t, Work w) { SHARED; tiles_kernel<T>(t, w, raw); } \
+#define SHAPED(NAME, T, THREADS, TILES)                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS) tt_tiles_##NAME(Tables t, Work w) { SHARED; TILES<T>(t, w, raw); } \
     extern "C" __global__ void __launch_bounds__(THREADS) tt_heads_##NAME(Tables t, Work w) { SHARED; heads_kernel<T>(t, w, raw); find_longs(t, w); }
-SHAPED(small, Small, Small::THREADS)
-SHAPED(large, Large, Large::THREADS)
+SHAPED(small, Small, Small::THREADS, pulled_tiles_kernel)
+SHAPED(large, Large, Large::THREADS, tiles_kernel)
 
 extern "C" __global__ void __launch_bounds__(Brief::THREADS) tt_brief(Tables t, Work w) { SHARED; brief_kernel<Brief>(t, w, raw); }
 extern "C" __global__ void __launch_bounds__(256) tt_longs(Tables t, Work w) { SHARED; longs_kernel<256>(t, w, raw); }

@@ -217,13 +217,14 @@ __device__ __forceinline__ void tell(const Work &w, u32 total) {
     ((u32 *)w.host_request)[threadIdx.x] = threadIdx.x == TOTAL ? total : ((const u32 *)w.request)[threadIdx.x];
 }
 // Tells the host that all is there, which looks at nothing else meanwhile; behind what every block has written before. All
-// threads of all `blocks` blocks call it once.
-__device__ inline void tell_turn(const Work &w, u32 blocks) {
+// threads of all `blocks` blocks call it once. True for one of them, which is the last one.
+__device__ inline bool tell_turn(const Work &w, u32 blocks) {
     __threadfence_system();
     __syncthreads();
-    if (threadIdx.x || (blocks > 1 && atomicAdd(&w.request->merged, 1u) != blocks - 1)) return;
+    if (threadIdx.x || (blocks > 1 && atomicAdd(&w.request->merged, 1u) != blocks - 1)) return false;
     __threadfence_system();
     *(volatile u32 *)(w.host_request + 1) = w.request->turn;
+    return true;
 }
 // All in a row on the device, behind `sums`; the host copies as many as it is told of.
 __device__ inline void compact_kernel(const Work &w) {
@@ -266,5 +267,5 @@ __device__ inline void finish_kernel(const Work &w) {
         if (k == tiles - 1 && threadIdx.x < 32) tell(w, before - from + to);
         __syncthreads();
     }
-    tell_turn(w, gridDim.x);
+    if (tell_turn(w, gridDim.x)) *w.request = Request{};  // the next text's kernels count from zero
 }

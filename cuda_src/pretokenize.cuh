@@ -50,13 +50,13 @@ template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u3
     return any;
 }
 
-// What find_start has left open, if that is worth it. Begins and ends behind a barrier.
-template <class T> __device__ void settle(T &s, const Tables &t, const Work &w, u32 n, long begin) {
+// What find_start has left open, if that is worth it. Begins and ends behind a barrier. `text`: all of it.
+template <class T> __device__ void settle(T &s, const Tables &t, const u8 *text, u32 n, long begin) {
     const int tid = threadIdx.x;
     if (!__syncthreads_or(is_far(s, T::OWN + tid))) return;
     const int first = is_open(s, T::OWN) ? 0 : T::OWN;
     if (!first) {
-        load_part(s, t, w.text, n, begin, 0, T::FAR, tid);
+        load_part(s, t, text, n, begin, 0, T::FAR, tid);
         __syncthreads();
         for (int c = tid; c < T::OWN; c += T::THREADS) find_start(s, t, c);
         __syncthreads();
@@ -72,17 +72,18 @@ template <class T> __device__ void settle(T &s, const Tables &t, const Work &w, 
     each([&](int c) { settle_starts(s, c); });
 }
 
-// Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier.
-template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, u32 n, u32 k, u32 tiles) {
+// Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier. `near`: as `text`, but only the
+// tile, NEAR bytes before it and AHEAD behind it.
+template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, const u8 *near, const u8 *text, u32 n, u32 k, u32 tiles) {
     const int tid = threadIdx.x;
     const long begin = (long)k * T::BYTES;
-    const bool high = __syncthreads_or(load_classes(s, t, w.text, n, begin, tid));
+    const bool high = __syncthreads_or(load_classes(s, t, near, n, begin, tid));
     find_start(s, t, T::OWN + tid);
     __syncthreads();
-    settle(s, t, w, n, begin);
+    settle(s, t, text, n, begin);
     walk(s, begin, tid, w.exits + k);
     u32 any = 0;
-    if (high) any = store_cuts<T>(t, w.text, n, begin, w.cuts);
+    if (high) any = store_cuts<T>(t, near, n, begin, w.cuts);
     else
         for (int i = tid; i < T::BYTES / 32; i += T::THREADS) w.cuts[begin / 32 + i] = 0;
     __syncthreads();
@@ -104,7 +105,29 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, 
     const u32 n = w.request->n, tiles = n / T::BYTES + 1;
     load_tables(s, t, threadIdx.x);
     __syncthreads();
-    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) one_tile(s, t, w, n, k, tiles);
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) one_tile(s, t, w, w.text, w.text, n, k, tiles);
+}
+// The same of a text that still is in the host's memory: it comes over the bus while other blocks have theirs already. Leaves it, and
+// what the request says, where the other kernels look for it; all counters are zero, as the last kernel has left them.
+template <class T> __device__ void pulled_tiles_kernel(const Tables &t, const Work &w, u8 *raw) {
+    T &s = *(T *)raw;
+    u8 *pulled = raw + tile_size<T>(t);
+    const u8 *text = (const u8 *)(w.staged + 1);
+    const u32 n = w.staged->n, tiles = n / T::BYTES + 1;
+    if (!blockIdx.x && !threadIdx.x) w.request->n = n, w.request->turn = w.staged->turn;
+    load_tables(s, t, threadIdx.x);
+    for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
+        const long first = (long)k * T::BYTES - T::NEAR;
+        for (int v = 16 * threadIdx.x; v < T::PULLED; v += 16 * T::THREADS) {
+            const long at = first + v;
+            if (at < 0 || at >= n) continue;
+            const uint4 part = *(const uint4 *)(text + at);
+            *(uint4 *)(pulled + v) = part;
+            if (v >= T::NEAR && v < T::NEAR + T::BYTES) *(uint4 *)((u8 *)w.text + at) = part;
+        }
+        __syncthreads();
+        one_tile(s, t, w, pulled - first, text, n, k, tiles);
+    }
 }
 
 template <class T> __device__ void maps_of_tiles(const Tables &t, const Work &w, u8 *raw) {

@@ -17,6 +17,7 @@ struct Exit {  // the transducer behind the last byte of a tile; registers are p
 template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     static constexpr int CHUNK = CHUNK_, THREADS = THREADS_, BYTES = CHUNK * THREADS;
     static constexpr int NEAR = 64, FAR = 512, LEFT = FAR + NEAR, SPAN = LEFT + BYTES;
+    static constexpr int AHEAD = 32, PULLED = NEAR + BYTES + AHEAD;
     static constexpr int OWN = FAR / CHUNK, CHUNKS = OWN + THREADS;  // of the tile's chunks, the first one; of FAR bytes and of it
     static constexpr int WORDS = SPAN / 4, PER_CHUNK = CHUNK / 4;
     static constexpr int NOWHERE = 0x7fffffff;

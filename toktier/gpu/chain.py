@@ -66,10 +66,11 @@ class Sizes:
     probe: int
     merge: int
     brief: int
+    pulled: int
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.uint32]) -> Sizes:
-        return cls(*(int(number) for number in numbers[3:9]))
+        return cls(*(int(number) for number in numbers[3:10]))
 
     def shared(self, name: str, automata: Automata = LARGEST) -> int:
         """Of one kernel, for a tokenizer with such ``automata``."""
@@ -77,7 +78,9 @@ class Sizes:
         if kernel in _SHAPED:
             tile, threads = (self.large, LARGE.threads) if shape == LARGE.name else (self.small, SMALL.threads)
             tile += automata.size
-            return tile if kernel == "tiles" else tile + (4 * automata.states + 16) * threads
+            if kernel == "tiles":
+                return tile + self.pulled if shape == SMALL.name else tile
+            return tile + (4 * automata.states + 16) * threads
         plain = {"brief": self.brief, "longs": self.stretches, "stretches": self.stretches, "probe": self.probe}
         return (plain | {"merge": self.merge}).get(name, 0)
 

@@ -3,11 +3,12 @@
 Invariants:
 - The context is the device's primary one, which PyTorch uses as well; it is pushed for a call and popped again, also
   where the call raises. Nothing here creates or destroys a context.
-- A request is one copy in (a short text's is a part of the graph, or the one kernel's own), one graph launch and one
-  synchronisation. The last kernel writes as many IDs as there are into page-locked memory, so that nothing has
-  to be asked in between, and the number of the host's turn behind them, for which the host watches: it asks the driver
-  only where that takes long. Of long texts the last kernel only tells how many IDs there are; the host then has them
-  copied, so that kernels of other texts go on beside it.
+- A request is one graph launch and one synchronisation. The first kernel reads the text out of page-locked memory; only
+  a long text is copied before. The last kernel writes as many IDs as there are into page-locked memory, so that nothing
+  has to be asked in between, and the number of the host's turn behind them, for which the host watches: it asks the
+  driver only where that takes long. Of long texts the last kernel only tells how many IDs there are; the host then has
+  them copied, so that kernels of other texts go on beside it.
+- The counters on the device are zero between launches: the last kernel leaves them so, of long texts the graph.
 - Kernels whose blocks wait for each other are launched cooperatively: all their blocks are on the device, or none.
 - Calls of a workspace's encoders come one at a time (a lock). A result is a view of page-locked memory that the next
   call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
@@ -39,8 +40,6 @@ from toktier.ids import Ids
 
 ROOM_LIMIT = 64 << 20
 """Bytes of a text, unless others are given: `toktier.gpu.workspace.device_bytes` of memory."""
-COPIED_INSIDE = 32 << 10
-"""Bytes of room up to which the graph copies the whole room: less than a copy of its own takes to be started."""
 LOOKS = 5000 if platform.machine() in ("x86_64", "AMD64") else 0
 """How often the host looks for its turn before it asks the driver: some 0.2 ms, in which other threads wait. Other
 processors may see the turn before what was written ahead of it."""
@@ -151,10 +150,10 @@ class Bucket:
         return [encoder.device.prepared(kernel, self.stream, arguments, encoder.automata) for kernel in self.kernels]
 
     def _record(self) -> None:
-        if self.layout.room <= COPIED_INSIDE and self.kernels is not ONE:
-            self._driver.memcpy_htod_async(int(self.memory), self.staging, self.stream)
         for launch in self.launches:
             launch()
+        if self._ids is not None:
+            self._driver.memset_d8_async(int(self.memory), 0, REQUEST.itemsize, self.stream)
 
     def stage(self, text: bytes) -> None:
         """Puts a text where it is copied from."""
@@ -172,7 +171,7 @@ class Bucket:
 
     def start(self) -> None:
         """Puts all that is to be done for the staged text on the stream."""
-        if self.layout.room <= COPIED_INSIDE:
+        if self._ids is None:
             self._head()
         else:
             self.send()

@@ -34,6 +34,7 @@ class Workspace:
         self._turn = 0
         self.memory = driver.mem_alloc(device_bytes(limit))
         try:
+            driver.memset_d8_async(int(self.memory), 0, REQUEST.itemsize, self.stream)
             self._lock_pages(driver, room_for(limit))
         except BaseException:
             self.close()

@@ -39,9 +39,12 @@ class Emulator:
         staged[REQUEST.itemsize : REQUEST.itemsize + len(text)] = np.frombuffer(text, np.uint8)
         request = counters(staged)[0]
         request["n"], request["turn"] = len(text), 7
-        ctypes.memmove(base, staged.ctypes.data, len(staged))
+        if is_bulk(layout):  # the host copies the text; of others the counters are as the last kernel has left them
+            ctypes.memmove(base, staged.ctypes.data, len(staged))
+        else:
+            ctypes.memset(base, 0, REQUEST.itemsize)
         work = layout.structure(base, out.ctypes.data, told.ctypes.data, staged.ctypes.data)
-        numbers = np.array([self.library.tt_number(k) for k in range(9)], np.uint32)
+        numbers = np.array([self.library.tt_number(k) for k in range(10)], np.uint32)
         sizes = Sizes.of(numbers)
         for kernel in ONE if one else chain(layout, PROCESSORS):
             blocks = 1 if kernel.together else kernel.blocks
@@ -54,6 +57,8 @@ class Emulator:
             raise KernelFault("a piece was not encoded")
         if not is_bulk(layout) and told[REQUEST.itemsize :].view("<u4")[0] != 7:
             raise KernelFault("the turn has not come back")
+        if not (one or is_bulk(layout) or not any(ctypes.string_at(base, REQUEST.itemsize))):
+            raise KernelFault("counters are left for the next text")
         total = int(answer["total"])
         ids = memory[base - memory.ctypes.data + layout.offsets["out"] :].view(np.uint32) if is_bulk(layout) else out
         return ids[:total]

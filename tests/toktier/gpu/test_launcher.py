@@ -14,7 +14,7 @@ import pytest
 from tests.support.cuda import Cuda
 from toktier.gpu import launcher
 from toktier.gpu.buffers import LARGE, REQUEST, SMALL, TEAM_BLOCKS, Layout, Shape
-from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Automata, Sizes, chain, is_bulk, layout_for, room_for
+from toktier.gpu.chain import BRIEF, BULK_FROM, NAMES, ONE, Automata, Sizes, chain, is_bulk, layout_for, room_for, rooms
 from toktier.gpu.fatbin import SOURCES
 from toktier.gpu.graph import DriverError
 from toktier.gpu.launcher import LOOKS, Bucket, Device, Encoder, KernelFault, quicker
@@ -72,8 +72,8 @@ def test_blocks_that_wait_for_each_other_are_launched_together() -> None:
 
 
 def test_shared_memory_is_what_a_transducer_needs() -> None:
-    sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800, brief=70_000)
-    assert sizes.shared("tiles_small", Automata(20, 101, 303)) == 10_000 + 1_024
+    sizes = Sizes(10_000, 20_000, stretches=40_000, probe=9_500, merge=9_800, brief=70_000, pulled=2_144)
+    assert sizes.shared("tiles_small", Automata(20, 101, 303)) == 10_000 + 1_024 + 2_144
     assert sizes.shared("heads_small", Automata(20, 101, 303)) == 10_000 + 1_024 + 4 * 20 * 128 + 16 * 128
     assert sizes.shared("tiles_large") == 20_000 + 4 * 1024 + 2 * 2560
     assert sizes.shared("stretches") == sizes.shared("longs") == 40_000
@@ -256,6 +256,15 @@ def test_what_another_size_was_told_is_not_the_answer(cuda: Cuda) -> None:
     for k in range(9):
         text = bytes([k]) * sizes[k % 3]
         assert encoder.encode(text).tolist() == list(text)
+
+
+def test_every_text_finds_its_counters_at_zero(cuda: Cuda) -> None:
+    """The last kernel leaves them so, but of texts of which the host copies the IDs."""
+    encoder = made(cuda, 32 << 20)
+    bulk = sum(is_bulk(layout_for(room)) for room in rooms(32 << 20))
+    assert bulk == 2
+    assert cuda.zeroed == [REQUEST.itemsize] * (1 + bulk)
+    encoder.close()
 
 
 def test_no_stream_waits_for_the_default_one(cuda: Cuda) -> None:
