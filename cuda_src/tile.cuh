@@ -21,12 +21,14 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     static constexpr int OWN = FAR / CHUNK, CHUNKS = OWN + THREADS;  // of the tile's chunks, the first one; of FAR bytes and of it
     static constexpr int WORDS = SPAN / 4, PER_CHUNK = CHUNK / 4;
     static constexpr int NOWHERE = 0x7fffffff;
+    static constexpr int RARE = CHUNK > 16 ? 0 : 8;  // entries that a thread puts down
     // one word of padding a chunk: threads that walk their chunks in step then read other banks
     static HD int slot(int word) { return word + word / PER_CHUNK; }
 
     u32 classes[WORDS + WORDS / PER_CHUNK + 1];
     u32 mask[SPAN / 32];
     u8 ascii[128];
+    u32 rare[RARE ? RARE : 1][RARE ? THREADS : 1];
     int from[CHUNKS];  // where a chunk's thread has synchronised, and
     u16 state[CHUNKS]; // in which state; where it has not, in which subset it was at the chunk's end
     u16 exit[CHUNKS], map[CHUNKS], entry[CHUNKS];  // settle.cuh: the state behind it; which becomes which; the one before it
@@ -41,7 +43,7 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
 };
 
 // What an entry of `moves` says beside the state: HERE, a boundary at the position that is read; the rest is rarer.
-constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, QUIET_BIT = 27;
+constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, RARE_BITS = 0x7f70000u, QUIET_BIT = 27;
 
 // Bytes that a tile takes of shared memory.
 template <class T> HD u32 tile_size(const Tables &t) { return offsetof(T, moves) + ((4 * t.moves_size + 2 * t.sync_size + 15) & ~15u); }
@@ -168,35 +170,32 @@ template <class P, class E> HD void move(u32 entry, P i, P &r0, P &r1, P &r2, E 
     if (entry & RARER) move_rarer(entry, i, r0, r1, r2, emit);
 }
 
-// Runs from each thread's point to the next one. The last thread tells the tile's exit.
-template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
-    int i = s.from[T::OWN + tid];
-    bool none = i == T::NOWHERE;
-    int next = T::OWN + tid + 1;
-    while (next < T::CHUNKS && s.from[next] == T::NOWHERE) next++;
-    bool last = next == T::CHUNKS;
-    if (none) {
-        if (tid == 0 && last) exit->state = NONE;
-        return;
+// The transducer in the middle of a tile. Two registers in a word; above the lower half of r2x stands what does not matter.
+struct Running {
+    u32 state, r01, r2x;
+    HD u32 r0() const { return r01 & 0xffff; }
+    HD u32 r1() const { return r01 >> 16; }
+    HD u32 r2() const { return r2x & 0xffff; }
+    HD void move(u32 entry, u32 i) {  // as move_rarer
+        const u32 others = pick_bytes(r2x, i, 0x5410), two = 0x1010 + 0x22 * (entry >> 20 & 3) + 0x2200 * (entry >> 22 & 3);
+        r2x = pick_bytes(r01, others, 0x10 + 0x22 * (entry >> 24 & 3));
+        r01 = pick_bytes(r01, others, two);
     }
-    const int e = last ? T::SPAN : s.from[next];
-    u32 state = s.state[T::OWN + tid], here = 0;  // boundaries of kind HERE in the word of the mask that i is in, the last one lowest
-    static_assert(T::SPAN < 1 << 16, "two registers in a word");
-    u32 r01 = i * 0x10001u, r2 = i;  // above the lower half of r2 stands what does not matter
-    auto emit = [&](u32 at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); };
+};
+template <class T> HD void mark(T &s, u32 at) { atomic_or(&s.mask[at >> 5], 1u << (at & 31)); }
+
+// From i to e with as few instructions a byte as can be, for much text.
+template <class T> HD void walk_words(T &s, Running &at, int i, int e) {
+    u32 here = 0;  // boundaries of kind HERE in the word of the mask that i is in, the last one lowest
     auto step = [&](u32 cls) {
-        u32 entry = s.moves[state + cls];
-        state = entry & 0xffff;
+        const u32 entry = s.moves[at.state + cls];
+        at.state = entry & 0xffff;
         here = shift_in(here, entry);
-        if (entry & RARER) {  // as move_rarer
-            if (entry >> 16 & 1) emit(r01 & 0xffff);
-            if (entry >> 17 & 1) emit(r01 >> 16);
-            if (entry >> 18 & 1) emit(r2 & 0xffff);
-            if (entry >> 26 & 1) {
-                const u32 others = pick_bytes(r2, i, 0x5410), two = 0x1010 + 0x22 * (entry >> 20 & 3) + 0x2200 * (entry >> 22 & 3);
-                r2 = pick_bytes(r01, others, 0x10 + 0x22 * (entry >> 24 & 3));
-                r01 = pick_bytes(r01, others, two);
-            }
+        if (entry & RARER) {
+            if (entry >> 16 & 1) mark(s, at.r0());
+            if (entry >> 17 & 1) mark(s, at.r1());
+            if (entry >> 18 & 1) mark(s, at.r2());
+            if (entry >> 26 & 1) at.move(entry, i);
         }
         i++;
     };
@@ -216,9 +215,52 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
     }
     while (i < e) step(s.cls(i));
     flush();
+}
+// The same so that the threads of a warp wait little for each other, for little text: at nearly every step one of them has
+// something rare to do. That is put down, with its place, and done when 32 steps are.
+template <class T> HD void walk_steps(T &s, Running &at, int i, int e, int tid) {
+    while (i < e) {
+        const int start = i, stop = e < start + 32 ? e : start + 32;
+        u32 here = 0, rare = 0;
+        do {
+            const u32 entry = s.moves[at.state + s.cls(i)];
+            at.state = entry & 0xffff;
+            here = shift_in(here, entry);
+            if (entry & RARER) s.rare[rare++][tid] = (entry & RARE_BITS) | i;
+            i++;
+        } while (i < stop && rare < T::RARE);
+        here = reversed(here) >> (32 - (i - start));
+        const u32 behind = start & 31 ? here >> (32 - (start & 31)) : 0;
+        if (here) atomic_or(&s.mask[start >> 5], here << (start & 31));
+        if (behind) atomic_or(&s.mask[(start >> 5) + 1], behind);
+        for (u32 k = 0; k < rare; k++) {
+            const u32 entry = s.rare[k][tid];
+            if (entry >> 16 & 1) mark(s, at.r0());
+            if (entry >> 17 & 1) mark(s, at.r1());
+            if (entry >> 18 & 1) mark(s, at.r2());
+            if (entry >> 26 & 1) at.move(entry, entry & 0xffff);
+        }
+    }
+}
+// Runs from each thread's point to the next one. The last thread tells the tile's exit.
+template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
+    const int i = s.from[T::OWN + tid];
+    const bool none = i == T::NOWHERE;
+    int next = T::OWN + tid + 1;
+    while (next < T::CHUNKS && s.from[next] == T::NOWHERE) next++;
+    const bool last = next == T::CHUNKS;
+    if (none) {
+        if (tid == 0 && last) exit->state = NONE;
+        return;
+    }
+    const int e = last ? T::SPAN : s.from[next];
+    static_assert(T::SPAN < 1 << 16, "two registers in a word, and a place in an entry");
+    Running at = {s.state[T::OWN + tid], i * 0x10001u, (u32)i};
+    if (T::RARE) walk_steps(s, at, i, e, tid);
+    else walk_words(s, at, i, e);
     if (last) {
         const u32 origin = (u32)(begin - T::LEFT);
-        *exit = Exit{state, origin + (r01 & 0xffff), origin + (r01 >> 16), origin + (r2 & 0xffff)};
+        *exit = Exit{at.state, origin + at.r0(), origin + at.r1(), origin + at.r2()};
     }
 }
 
