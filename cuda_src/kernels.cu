@@ -4,7 +4,7 @@
 // it for texts of less than one of its tiles (toktier/gpu/chain.py).
 #include "brief.cuh"
 
-typedef Tile<8, 256> Brief;
+typedef Tile<4, 512> Brief;
 typedef Tile<16, 128> Small;
 typedef Tile<64, 128> Large;
 

@@ -26,7 +26,7 @@ NAMES = tuple(
         ("brief", *(f"{name}_{shape.name}" for shape in (SMALL, LARGE) for name in _SHAPED), *QUICK, *BULK, "merge_few")
     )
 )
-_THREADS = {"brief": 256, "longs": 256, "stretches": 256, "sums": 1024}
+_THREADS = {"brief": 512, "longs": 256, "stretches": 256, "sums": 1024}
 _TOGETHER = ("heads", "longs", "stretches")
 _EARLY = ("merge", "finish")
 _EVEN = ("windows",)
