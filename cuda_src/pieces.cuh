@@ -167,6 +167,38 @@ template <int THREADS> __device__ void sums_kernel(const Work &w) {
     if (!tid) w.request->total = carry;
 }
 
+// Tokens of missed pieces from the fourth on, by all lanes of a warp: one thread would wait for memory once a token. Of the four
+// pieces of a lane: their IDs, how many tokens each has, and where the first one's begin in `to`.
+constexpr u32 AT_HAND = 3;
+__device__ __forceinline__ void copy_rest(const u32 *loose, const u32 (&ids)[4], const u32 (&counts)[4], u32 at, u32 *to) {
+    u32 rest = 0, packed = 0;
+    u64 places = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        rest += counts[k] > AT_HAND ? counts[k] - AT_HAND : 0;
+        packed |= counts[k] << 8 * k;
+        places |= (u64)(ids[k] & (PROBE_TILE - 1)) << 16 * k;
+    }
+    if (!__any_sync(ALL, rest)) return;
+    u32 total;
+    const u32 before = warp_sum_before(rest, total);
+    for (u32 base = 0; base < total; base += 32) {
+        u32 j = base + lane_id(), owner = 0;
+        for (u32 d = 16; d; d >>= 1)  // the last lane before which there are no more than j
+            if (__shfl_sync(ALL, before, owner + d) <= j) owner += d;
+        j -= __shfl_sync(ALL, before, owner);
+        const u32 sizes = __shfl_sync(ALL, packed, owner);
+        u32 place = __shfl_sync(ALL, at, owner), k = 0;
+        const u64 held = (u64)__shfl_sync(ALL, (u32)(places >> 32), owner) << 32 | __shfl_sync(ALL, (u32)places, owner);
+        if (base + lane_id() >= total) continue;
+        for (;; k++) {
+            const u32 size = sizes >> 8 * k & 255, more = size > AT_HAND ? size - AT_HAND : 0;
+            if (j < more) break;
+            j -= more, place += size;
+        }
+        to[place + AT_HAND + j] = loose[((u32)(held >> 16 * k) & 0xffff) + AT_HAND + j];
+    }
+}
 // The tokens of a tile in a row at `to`, four pieces a thread. Ends behind a barrier. Returns how many.
 template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums, u32 *to) {
     const int tid = threadIdx.x;
@@ -189,20 +221,20 @@ template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums,
             if (j < tid >> 5) at += sums[j];
             all += sums[j];
         }
-        u32 tokens[4][3];  // what is there is asked for at once: stores could be in the way of later loads
+        copy_rest(w.loose + begin, ids, counts, at, to);
+        u32 tokens[4][AT_HAND];  // what is there is asked for at once: stores could be in the way of later loads
 #pragma unroll
         for (int k = 0; k < 4; k++)
 #pragma unroll
-            for (u32 j = 0; j < 3; j++) {
+            for (u32 j = 0; j < AT_HAND; j++) {
                 const bool miss = is_missed(ids[k]) && j < counts[k];
                 tokens[k][j] = miss ? w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j] : ids[k];
             }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
 #pragma unroll
-            for (u32 j = 0; j < 3; j++)
+            for (u32 j = 0; j < AT_HAND; j++)
                 if (j < counts[k]) to[at + j] = tokens[k][j];
-            for (u32 j = 3; j < counts[k]; j++) to[at + j] = w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j];
             at += counts[k];
         }
         out += all;

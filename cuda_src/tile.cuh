@@ -256,7 +256,7 @@ template <class T> HD void walk(T &s, long begin, int tid, Exit *exit) {
     const int e = last ? T::SPAN : s.from[next];
     static_assert(T::SPAN < 1 << 16, "two registers in a word, and a place in an entry");
     Running at = {s.state[T::OWN + tid], i * 0x10001u, (u32)i};
-    if (T::RARE) walk_steps(s, at, i, e, tid);
+    if constexpr (T::RARE != 0) walk_steps(s, at, i, e, tid);
     else walk_words(s, at, i, e);
     if (last) {
         const u32 origin = (u32)(begin - T::LEFT);
