@@ -18,7 +18,8 @@ template <class T> struct alignas(16) BriefSpace {
     Miss shorts[T::BYTES / 2 + 1], middles[T::BYTES / 16 + 1];
     u32 sums[T::THREADS / 32];
     union alignas(16) {  // one after the other
-        u8 tile[sizeof(T)], stretches[sizeof(StretchSpace<T::THREADS>)], probe[sizeof(ProbeSpace<T::THREADS>)];
+        u8 tile[sizeof(T)], stretches[sizeof(StretchSpace<T::THREADS>)];
+        u16 list[T::BYTES];
         u32 row[T::BYTES + 4];
     } now;
 };
@@ -32,6 +33,40 @@ template <class T> __device__ __forceinline__ Work in_block(const Work &w, Brief
     own.ids = s.ids, own.loose = s.loose, own.shorts = s.shorts, own.middles = s.middles;
     own.pieces = &s.pieces, own.tokens = &s.tokens;
     return own;
+}
+
+// Where pieces begin, in order, four bytes a thread. Begins behind a barrier and ends at one. Returns how many.
+template <class T> __device__ u32 list_brief(const BriefSpace<T> &s, u16 *list, u32 *sums) {
+    static_assert(T::BYTES == 4 * T::THREADS, "");
+    const u32 tid = threadIdx.x;
+    u32 bits = (s.mask[tid >> 3] | s.cuts[tid >> 3]) >> 4 * (tid & 7) & 15, total, all = 0;
+    u32 at = warp_sum_before(__popc(bits), total);
+    if (!lane_id()) sums[tid >> 5] = total;
+    __syncthreads();
+#pragma unroll
+    for (u32 k = 0; k < T::THREADS / 32; k++) {
+        if (k < tid >> 5) at += sums[k];
+        all += sums[k];
+    }
+    for (; bits; bits &= bits - 1) list[at++] = (u16)(4 * tid + lowest(bits));
+    __syncthreads();
+    return all;
+}
+// What a piece is in the vocabulary, a thread for each; those that are no token are queued. A slot of any kind is one sector of
+// memory, so that pieces of both lengths wait for one answer, at the same time.
+template <class T> __device__ void look_up_brief(const Tables &t, const Work &w, BriefSpace<T> &s, u32 n, u32 pieces, const u16 *list) {
+    const Marks m = marks_of(w);
+    for (u32 i = threadIdx.x; i < pieces; i += T::THREADS) {
+        const u32 begin = list[i], end = i + 1 < pieces ? list[i + 1] : n, length = end - begin;
+        u32 id = probe_at_once(t, s.text + begin, length);
+        if (id != NONE && id & PIECES_ONLY) id = is_part(m, begin, end, n) ? NONE : id & ~PIECES_ONLY;
+        s.ids[i] = id;
+        if (id != NONE) continue;
+        const Miss miss = {begin, i | length << 16};
+        if (length > MIDDLE) atomicAdd(&s.request.error, 1u);
+        else if (length > SHORT) s.middles[atomicAdd(&s.request.middles, 1u)] = miss;
+        else s.shorts[atomicAdd(&s.request.shorts, 1u)] = miss;
+    }
 }
 
 // Texts of less than a tile.
@@ -52,7 +87,10 @@ template <class T> __device__ void brief_kernel(const Tables &t, const Work &giv
     __syncthreads();
     longs_kernel<T::THREADS>(t, w, s.now.stretches);
     __syncthreads();
-    probe_kernel<T::THREADS>(t, w, s.now.probe);
+    const u32 pieces = list_brief(s, s.now.list, s.sums);
+    if (!tid) s.pieces = pieces;
+    look_up_brief(t, w, s, s.request.n, pieces, s.now.list);
+    __syncthreads();
     merge_shorts(t, w, warp, WARPS);
     merge_middles(t, w, WARPS - 1 - warp, WARPS);  // the warps that have no short one first
     __syncthreads();

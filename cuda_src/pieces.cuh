@@ -248,13 +248,17 @@ __device__ __forceinline__ void tell(const Work &w, u32 total) {
     static_assert(WORDS == 32, "");
     ((u32 *)w.host_request)[threadIdx.x] = threadIdx.x == TOTAL ? total : ((const u32 *)w.request)[threadIdx.x];
 }
-// Tells the host that all is there, which looks at nothing else meanwhile; behind what every block has written before. All
-// threads of all `blocks` blocks call it once. True for one of them, which is the last one.
+// Tells the host that all is there, which looks at nothing else meanwhile. All threads of all `blocks` blocks call it once. True
+// for one of them, which is the last one. One thread's fence is enough for what its block has written: a barrier comes before it,
+// and what a fence orders is all that its thread knows of (PTX memory model, causality order).
 __device__ inline bool tell_turn(const Work &w, u32 blocks) {
-    __threadfence_system();
     __syncthreads();
-    if (threadIdx.x || (blocks > 1 && atomicAdd(&w.request->merged, 1u) != blocks - 1)) return false;
+    if (threadIdx.x) return false;
     __threadfence_system();
+    if (blocks > 1) {
+        if (atomicAdd(&w.request->merged, 1u) != blocks - 1) return false;
+        __threadfence_system();
+    }
     *(volatile u32 *)(w.host_request + 1) = w.request->turn;
     return true;
 }

@@ -47,13 +47,17 @@ constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, RARE_BIT
 
 // Bytes that a tile takes of shared memory.
 template <class T> HD u32 tile_size(const Tables &t) { return offsetof(T, moves) + ((4 * t.moves_size + 2 * t.sync_size + 15) & ~15u); }
-template <class T> HD void load_tables(T &s, const Tables &t, int tid) {
-    for (u32 i = tid; i < t.moves_size; i += T::THREADS) {
-        const u32 entry = ro(t.moves + i);
-        s.moves[i] = entry | (entry & HERE) << (31 - HERE_BIT);  // the highest bit too: it is shifted out with one instruction
+template <class T> HD void load_tables(T &s, const Tables &t, u32 tid) {
+    u16 *sync = s.sync(t);
+    for (u32 i = tid; i < t.moves_size || i < t.sync_size || i < 128; i += T::THREADS) {
+        // all is asked for before any answer is waited for
+        const u32 entry = i < t.moves_size ? ro(t.moves + i) : 0;
+        const u16 row = i < t.sync_size ? ro(t.sync + i) : 0;
+        const u8 cls = i < 128 ? ro(t.ascii + i) : 0;
+        if (i < t.moves_size) s.moves[i] = entry | (entry & HERE) << (31 - HERE_BIT);  // the highest bit too: it is shifted out with one instruction
+        if (i < t.sync_size) sync[i] = row;
+        if (i < 128) s.ascii[i] = cls;
     }
-    for (u32 i = tid; i < t.sync_size; i += T::THREADS) s.sync(t)[i] = ro(t.sync + i);
-    for (int i = tid; i < 128; i += T::THREADS) s.ascii[i] = ro(t.ascii + i);
 }
 
 // The classes of the first four bytes of eight: of the character that a byte begins, of a continuation, or of a break. Valid

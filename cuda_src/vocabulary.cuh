@@ -63,6 +63,25 @@ HD u32 probe(const Tables &t, const u8 *x, u32 length) {
 }
 
 #ifdef __CUDACC__
+// As probe, which looks at one thing after the other: pieces of up to 16 bytes wait for one answer of memory.
+__device__ __forceinline__ u32 probe_at_once(const Tables &t, const u8 *x, u32 length) {
+    if (length > 16) return probe(t, x, length);
+    const bool is_8 = length <= 8;
+    const u64 low = first_bytes(load_8(x), length), high = is_8 ? 0 : first_bytes(load_8(x + 8), length - 8);
+    const u32 of_8 = hash_8(low, length, t.bits_8), of_16 = hash_16(low, high, length, t.bits_16);
+    const uint4 *slot = is_8 ? (const uint4 *)(t.slots_8 + of_8) : (const uint4 *)(t.slots_16 + of_16);
+    const uint4 a = __ldg(slot), b = __ldg(slot + 1);
+    const bool first = ((u64)a.y << 32 | a.x) == low;
+    if (is_8) {
+        if (first && a.w == length) return a.z;
+        if (((u64)b.y << 32 | b.x) == low && b.w == length) return b.z;
+        if (!a.w || !b.w) return NONE;
+    } else {
+        if (first && ((u64)a.w << 32 | a.z) == high && b.y == length) return b.x;
+        if (!b.y) return NONE;
+    }
+    return probe(t, x, length);  // displaced
+}
 // Of N pieces at once, `length` 0 for none: all memory is asked for before any answer is looked at. LATER: longer than
 // eight bytes, or displaced in its table.
 constexpr u32 LATER = NONE - 1;

@@ -16,7 +16,9 @@ from toktier.reasons import Gpu
 
 ROOM = 1 << 16
 TABLES: Any = SimpleNamespace(
-    image=lambda: (np.zeros(100, np.uint8), {"pages": 0}), numbers={"states": 9}, structure=lambda at: b"tables"
+    image=lambda: (np.zeros(100, np.uint8), {"pages": 0}),
+    numbers={"states": 9, "moves_size": 100, "sync_size": 100},
+    structure=lambda at: b"tables",
 )
 
 
