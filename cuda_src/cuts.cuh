@@ -9,29 +9,41 @@ HD bool token_has_bytes(const Tables &t, u32 last, u32 lead) {
     u32 bit = (last & 63) * 64 + (lead & 63);
     return ro(t.adjacent_bytes + (bit >> 5)) >> (bit & 31) & 1;
 }
-HD u32 first_slot(const Tables &t, u64 key) { return (u32)(key * 0x9E3779B97F4A7C15ull >> (64 - t.bits_adjacent)); }
-// Whether no token has the two characters of a seam side by side.
-HD bool no_token_across(const Tables &t, u64 key) {
-    for (u32 i = first_slot(t, key);; i = (i + 1) & ((1u << t.bits_adjacent) - 1)) {
-        u64 held = ro(t.adjacent + i);
-        if (held == key) return false;
-        if (!held) return true;
-    }
-}
 // Whether a character beyond ASCII may begin behind another one, by the two bytes that meet.
 HD bool may_cut(u32 last, u32 lead) { return lead >= 0xc0 && lead != BREAK_BYTE && last >= 0x80 && last != BREAK_BYTE; }
-// The two characters that meet before byte `at`, for which `may_cut` holds. The four bytes before it are readable.
-HD u64 seam(const u8 *text, u32 at) {
-    const u8 *x = text + at;
-    u32 a = x[-1] & 63, b = x[-2], c = x[-3], d = x[-4], e = x[0], f = x[1] & 63, g = x[2] & 63, h = x[3] & 63;
-    u32 before = b >= 0xc0 ? (b & 31) << 6 | a
-                 : c >= 0xc0 ? (c & 15) << 12 | (b & 63) << 6 | a
-                             : (d & 7) << 18 | (c & 63) << 12 | (b & 63) << 6 | a;
-    u32 own = e < 0xe0 ? (e & 31) << 6 | f : e < 0xf0 ? (e & 15) << 12 | f << 6 | g : (e & 7) << 18 | f << 12 | g << 6 | h;
-    return (u64)before << 21 | own;
+// Of the two characters that meet before byte `at`, for which `may_cut` holds: the last two bytes of the one, and up to three of
+// the other. Two bytes before `at` and six behind it are readable.
+struct Seam {
+    u32 four, third;
+};
+HD Seam seam_at(const u8 *text, u32 at) {
+    u32 low, high;
+#ifdef __CUDA_ARCH__
+    const size_t from = (size_t)text + at - 2;  // five bytes from here on: two words
+    const u32 *word = (const u32 *)(from & ~(size_t)3), shift = 8 * (from & 3);
+    low = __funnelshift_r(word[0], word[1], shift), high = word[1] >> shift;
+#else
+    __builtin_memcpy(&low, text + at - 2, 4);
+    high = text[at + 2];
+#endif
+    return Seam{low, (low >> 16 & 255) < 0xe0 ? 0 : high & 255};
+}
+// The bits of a seam in its word of the filter, a Bloom filter of two bits a word (adjacency.py). A seam that is taken for one that
+// it is not is not cut, which changes no token.
+HD u32 seam_hash(Seam seam) {
+    u32 h = seam.four * 0x9E3779B1u + seam.third * 0x85EBCA6Bu;
+    h = (h ^ h >> 16) * 0x2C1B3C6Du;
+    return h ^ h >> 15;
+}
+HD u32 filter_word(const Tables &t, u32 hash) { return hash >> (32 - t.bits_adjacent); }
+HD u32 filter_bits(u32 hash) { return 1u << (hash & 31) | 1u << (hash >> 5 & 31); }
+// Whether no token has the two characters side by side.
+HD bool no_token_across(const Tables &t, Seam seam) {
+    const u32 hash = seam_hash(seam), bits = filter_bits(hash);
+    return (ro(t.adjacent + filter_word(t, hash)) & bits) != bits;
 }
 HD bool cut_before(const Tables &t, const u8 *text, u32 at) {
-    return !token_has_bytes(t, text[at - 1], text[at]) && no_token_across(t, seam(text, at));
+    return !token_has_bytes(t, text[at - 1], text[at]) && no_token_across(t, seam_at(text, at));
 }
 // The token that a character in a stretch of `length` bytes is from the beginning on (merges.py, lemma E), or NONE. `at`: its
 // first byte, not ASCII; the bytes beside the stretch do not count.

@@ -9,42 +9,46 @@ __device__ __forceinline__ u32 may_cuts(u32 last, u32 four) {
     const u32 before = four << 8 | last;
     return four & four << 1 & ~breaks(four) & before & ~breaks(before) & 0x80808080u;
 }
-// The tile's cuts, a lane for 16 bytes. Returns bits that are set where one is.
+// The tile's cuts, a lane for PART bytes. Returns bits that are set where one is.
 template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u32 n, u32 begin, u32 *cuts) {
-    constexpr int AT_ONCE = 4;  // so many answers of memory are waited for together
+    constexpr u32 PART = T::CHUNK < 16 ? 4 : 16, AT_ONCE = PART / 4;  // so many answers of memory are waited for together
     u32 any = 0;
-    for (u32 from = begin + 512 * (threadIdx.x >> 5); from < begin + T::BYTES; from += 16 * T::THREADS) {
-        const u32 at = from + 16 * lane_id();
+    for (u32 at = begin + PART * threadIdx.x; at < begin + T::BYTES; at += PART * T::THREADS) {
         u32 may = 0, bits = 0;
         if (at < n) {
-            const uint4 q = *(const uint4 *)(text + at);
-            if ((q.x | q.y | q.z | q.w) & 0x80808080u) {
-                const u32 last = at ? text[at - 1] : 0;
-                auto four = [](u32 m) { return m * 0x00204081u >> 28; };
-                may = four(may_cuts(last, q.x)) | four(may_cuts(q.x >> 24, q.y)) << 4 | four(may_cuts(q.y >> 24, q.z)) << 8 |
-                      four(may_cuts(q.z >> 24, q.w)) << 12;
-                if (n - at < 16) may &= (1u << (n - at)) - 1;
+            u32 words[PART / 4], high = 0;
+#pragma unroll
+            for (u32 k = 0; k < PART / 4; k++) words[k] = ((const u32 *)(text + at))[k], high |= words[k];
+            if (high & 0x80808080u) {
+                u32 last = at ? text[at - 1] : 0;
+#pragma unroll
+                for (u32 k = 0; k < PART / 4; k++) {
+                    may |= (may_cuts(last, words[k]) * 0x00204081u >> 28) << 4 * k;
+                    last = words[k] >> 24;
+                }
+                if (n - at < PART) may &= (1u << (n - at)) - 1;
             }
         }
         while (may) {
-            u32 place[AT_ONCE], taken[AT_ONCE];
-            u64 key[AT_ONCE], held[AT_ONCE];
+            u32 place[AT_ONCE], hash[AT_ONCE], held[AT_ONCE], taken[AT_ONCE];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
+            for (u32 k = 0; k < AT_ONCE; k++) {
                 place[k] = may ? lowest(may) : k ? place[k - 1] : 0;  // the same again, where there are no more
                 may &= may - 1;
-                key[k] = seam(text, at + place[k]);
-                taken[k] = token_has_bytes(t, text[at + place[k] - 1], text[at + place[k]]);
-                held[k] = ro(t.adjacent + first_slot(t, key[k]));
+                const Seam seam = seam_at(text, at + place[k]);
+                hash[k] = seam_hash(seam);
+                taken[k] = token_has_bytes(t, seam.four >> 8, seam.four >> 16);
+                held[k] = ro(t.adjacent + filter_word(t, hash[k]));
             }
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++)
-                if (!taken[k] && held[k] != key[k] && (!held[k] || no_token_across(t, key[k]))) bits |= 1u << place[k];
+            for (u32 k = 0; k < AT_ONCE; k++)
+                if (!taken[k] && ~held[k] & filter_bits(hash[k])) bits |= 1u << place[k];
         }
         __syncwarp();
-        bits <<= at & 16;
-        bits |= __shfl_xor_sync(ALL, bits, 1);
-        if (!(lane_id() & 1)) cuts[at >> 5] = bits;
+        bits <<= at & 31 & ~(PART - 1);
+#pragma unroll
+        for (u32 d = 1; d < 32 / PART; d *= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+        if (!(at & 31)) cuts[at >> 5] = bits;
         any |= bits;
     }
     return any;

@@ -3,6 +3,7 @@
 #include "base.cuh"
 
 constexpr u32 MOVES_LIMIT = 1024, SYNC_LIMIT = 2560, STATES_LIMIT = 64;
+constexpr u32 BLOCKS = 256 + 1024, LOOK = 0xff;  // LOOK: the characters that begin so have several classes
 constexpr u32 BREAK_BYTE = 0xff, BREAK_ID = 0x3fffffff;
 constexpr u32 PIECES_ONLY = 1u << 30;  // in the ID of a slot: BPE of the token's text is not the token
 
@@ -23,7 +24,7 @@ struct SlotPair {  // rank NONE: free; odd: a dip (merges.py)
 };
 
 struct Tables {
-    const u8 *ascii;         // [128]: class
+    const u8 *blocks;        // [BLOCKS]: classes by a byte, or by the first two of a character of three (tile.cuh)
     const u32 *moves;        // [states][stride]: row of the target | emissions << 16 | sources << 20 | moves << 26 | it reads no register << 27
     const u16 *sync;         // [subsets][stride]: row of a state, or rows(states) + row of a subset
     const u16 *pages;        // [0x110000 / 128]
@@ -34,7 +35,7 @@ struct Tables {
     const u8 *long_text;
     const SlotPair *pairs;
     const u32 *of_byte;      // [256]: token of a byte
-    const u64 *adjacent;     // pairs of characters that some token has side by side: first << 21 | second; 0: free
+    const u32 *adjacent;     // a filter of the pairs of characters that some token has side by side (cuts.cuh)
     const u32 *adjacent_bytes;  // bits, [64 last bytes][64 first ones]: where some token has a part of a character
     const u32 *characters;      // bits by ID: tokens that a character may be from the beginning (merges.py, lemma E)
     const u64 *members;      // beside rows of `sync`: rows of up to four states, 16 bits each, 0xffff for none; of more, none at all

@@ -27,7 +27,7 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
 
     u32 classes[WORDS + WORDS / PER_CHUNK + 1];
     u32 mask[SPAN / 32];
-    u8 ascii[128];
+    alignas(4) u8 blocks[BLOCKS];
     u32 rare[RARE ? RARE : 1][RARE ? THREADS : 1];
     int from[CHUNKS];  // where a chunk's thread has synchronised, and
     u16 state[CHUNKS]; // in which state; where it has not, in which subset it was at the chunk's end
@@ -49,76 +49,77 @@ constexpr u32 HERE_BIT = 19, HERE = 1u << HERE_BIT, RARER = 0x4070000u, RARE_BIT
 template <class T> HD u32 tile_size(const Tables &t) { return offsetof(T, moves) + ((4 * t.moves_size + 2 * t.sync_size + 15) & ~15u); }
 template <class T> HD void load_tables(T &s, const Tables &t, u32 tid) {
     u16 *sync = s.sync(t);
-    for (u32 i = tid; i < t.moves_size || i < t.sync_size || i < 128; i += T::THREADS) {
+    for (u32 i = tid; i < t.moves_size || i < t.sync_size || i < BLOCKS / 4; i += T::THREADS) {
         // all is asked for before any answer is waited for
         const u32 entry = i < t.moves_size ? ro(t.moves + i) : 0;
         const u16 row = i < t.sync_size ? ro(t.sync + i) : 0;
-        const u8 cls = i < 128 ? ro(t.ascii + i) : 0;
+        const u32 four = i < BLOCKS / 4 ? ro((const u32 *)t.blocks + i) : 0;
         if (i < t.moves_size) s.moves[i] = entry | (entry & HERE) << (31 - HERE_BIT);  // the highest bit too: it is shifted out with one instruction
         if (i < t.sync_size) sync[i] = row;
-        if (i < 128) s.ascii[i] = cls;
+        if (i < BLOCKS / 4) ((u32 *)s.blocks)[i] = four;
     }
 }
 
-// The classes of the first four bytes of eight: of the character that a byte begins, of a continuation, or of a break. Valid
-// UTF-8 but for break bytes. What memory has to say of the four is asked for together.
-HD u32 classes_of(const u8 *ascii, const Tables &t, u64 eight) {
-    u32 point[4], page[4], classes = 0;
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-    for (int j = 0; j < 4; j++) {
-        u32 x = (u32)(eight >> 8 * j), b = x & 255, b1 = x >> 8 & 63, b2 = x >> 16 & 63, b3 = x >> 24 & 63;
-        u32 two = (b & 31) << 6 | b1, three = (b & 15) << 12 | b1 << 6 | b2, four = (b & 7) << 18 | b1 << 12 | b2 << 6 | b3;
-        point[j] = b < 0xc0 || b == BREAK_BYTE ? 0 : b < 0xe0 ? two : b < 0xf0 ? three : four;
-        page[j] = ro(t.pages + (point[j] >> 7));
-    }
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-    for (int j = 0; j < 4; j++) {
-        u32 b = (u32)(eight >> 8 * j) & 255, found = ro(t.page_classes + page[j] * 128 + (point[j] & 127));
-        if (b < 0xc0) found = b < 0x80 ? ascii[b] : continuation_class(t);
-        if (b == BREAK_BYTE) found = break_class(t);
-        classes |= found << 8 * j;
-    }
-    return classes;
+// The class of the character that begins with the first of eight bytes, which is not ASCII.
+HD u32 class_of(const Tables &t, u64 eight) {
+    const u32 x = (u32)eight, b = x & 255, b1 = x >> 8 & 63, b2 = x >> 16 & 63, b3 = x >> 24 & 63;
+    const u32 point = b < 0xe0 ? (b & 31) << 6 | b1 : b < 0xf0 ? (b & 15) << 12 | b1 << 6 | b2 : (b & 7) << 18 | b1 << 12 | b2 << 6 | b3;
+    return ro(t.page_classes + ro(t.pages + (point >> 7)) * 128 + (point & 127));
 }
+// Where `blocks` has the class of a byte: by the byte alone, or by it and the next one.
+HD u32 in_blocks(u32 byte, u32 next) { return byte - 0xe0 < 16 ? 256 + ((byte & 15) << 6 | (next & 63)) : byte; }
 
-// Bytes to classes. `text` is aligned to 16 bytes and readable for 20 bytes behind the end.
+// Bytes to classes: of the character that a byte begins, of a continuation, or of a break. Valid UTF-8 but for break bytes. `text` is
+// aligned to 16 bytes and readable for 20 bytes behind the end. Bytes [from, to) of the span, multiples of 16.
 // Returns bits that are set where this thread has seen a byte beyond ASCII.
-// Of bytes [from, to) of the span, multiples of 16.
 template <class T> HD u32 load_part(T &s, const Tables &t, const u8 *text, long n, long begin, int from, int to, int tid) {
+    constexpr int WORDS = T::CHUNK < 16 ? 1 : 4;  // of a thread at once
     const u32 other = break_class(t) * 0x01010101u;
     u32 high = 0;
-    for (int v = from / 16 + tid; v < to / 16; v += T::THREADS) {
-        long at = begin - T::LEFT + 16L * v;
-        u32 out[4] = {other, other, other, other};
+    for (int v = from / (4 * WORDS) + tid; v < to / (4 * WORDS); v += T::THREADS) {
+        const long at = begin - T::LEFT + 4L * WORDS * v;
+        u32 out[WORDS], looks = 0;
+        for (int k = 0; k < WORDS; k++) out[k] = other;
         if (at >= 0 && at < n) {
-            u32 in[5];
-            in[4] = *(const u32 *)(text + at + 16);
+            u32 in[WORDS + 1];
+            in[WORDS] = *(const u32 *)(text + at + 4 * WORDS);
 #ifdef __CUDA_ARCH__
-            uint4 q = *(const uint4 *)(text + at);
-            in[0] = q.x, in[1] = q.y, in[2] = q.z, in[3] = q.w;
+            if constexpr (WORDS == 4) {
+                const uint4 q = *(const uint4 *)(text + at);
+                in[0] = q.x, in[1] = q.y, in[2] = q.z, in[3] = q.w;
+            } else
+                in[0] = *(const u32 *)(text + at);
 #else
-            __builtin_memcpy(in, text + at, 16);
+            __builtin_memcpy(in, text + at, 4 * WORDS);
 #endif
 #ifdef __CUDACC__
 #pragma unroll
 #endif
-            for (int k = 0; k < 4; k++) {
-                u32 w = in[k];
+            for (int k = 0; k < WORDS; k++) {
+                const u32 w = in[k];
                 high |= w & 0x80808080u;
                 if (!(w & 0x80808080u))
-                    out[k] = s.ascii[w & 255] | s.ascii[w >> 8 & 255] << 8 | s.ascii[w >> 16 & 255] << 16 |
-                             (u32)s.ascii[w >> 24] << 24;
-                else
-                    out[k] = classes_of(s.ascii, t, (u64)in[k + 1] << 32 | w);
+                    out[k] = s.blocks[w & 255] | s.blocks[w >> 8 & 255] << 8 | s.blocks[w >> 16 & 255] << 16 |
+                             (u32)s.blocks[w >> 24] << 24;
+                else {
+                    u32 found[4];
+                    for (int j = 0; j < 4; j++)
+                        found[j] = s.blocks[in_blocks(w >> 8 * j & 255, j < 3 ? w >> 8 * (j + 1) : in[k + 1])];
+                    out[k] = found[0] | found[1] << 8 | found[2] << 16 | found[3] << 24;
+                    for (int j = 0; j < 4; j++) looks |= (u32)(found[j] == LOOK) << (4 * k + j);
+                }
             }
-            for (int j = 0; j < 16 && at + 16 > n; j++)
-                if (at + j >= n) out[j >> 2] = (out[j >> 2] & ~(255u << 8 * (j & 3))) | break_class(t) << 8 * (j & 3);
+            for (int j = 0; j < 4 * WORDS && at + 4 * WORDS > n; j++)
+                if (at + j >= n) {
+                    out[j >> 2] = (out[j >> 2] & ~(255u << 8 * (j & 3))) | break_class(t) << 8 * (j & 3);
+                    looks &= ~(1u << j);
+                }
         }
-        for (int k = 0; k < 4; k++) s.classes[T::slot(4 * v + k)] = out[k];
+        for (int k = 0; k < WORDS; k++) s.classes[T::slot(WORDS * v + k)] = out[k];
+        for (; looks; looks &= looks - 1) {
+            const u32 j = lowest(looks);
+            ((u8 *)&s.classes[T::slot(WORDS * v + (j >> 2))])[j & 3] = (u8)class_of(t, load_8(text + at + j));
+        }
     }
     return high;
 }

@@ -43,8 +43,17 @@ def hash_pair(left: U64, right: U64, bits: int) -> U64:
     return (((left * _A32 + right) * _B32 & _LOW) >> np.uint64(32 - bits)) & _EVEN
 
 
-def hash_key(key: U64, bits: int) -> U64:
-    return (key * _A) >> np.uint64(64 - bits)
+def hash_seam(seams: U64) -> npt.NDArray[np.uint32]:
+    """Of rows of two numbers, shape ``(n, 2)``."""
+    mixed = (seams[:, 0] * np.uint64(0x9E3779B1) + seams[:, 1] * np.uint64(0x85EBCA6B)) & _LOW
+    mixed = ((mixed ^ mixed >> np.uint64(16)) * np.uint64(0x2C1B3C6D)) & _LOW
+    return (mixed ^ mixed >> np.uint64(15)).astype(np.uint32)
+
+
+def seam_bits(hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Two bits of each hash's word."""
+    one, five, low = np.uint32(1), np.uint32(5), np.uint32(31)
+    return one << (hashes & low) | one << (hashes >> five & low)
 
 
 def hash_long(text: bytes) -> int:

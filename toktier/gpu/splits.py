@@ -32,6 +32,7 @@ from toktier.gpu.transducer import (
     transducer,
     with_breaks,
 )
+from toktier.gpu.vocabulary import BREAK_BYTE
 
 PAGE = 128
 """Code points of a page of the class table."""
@@ -42,6 +43,7 @@ MOVES_LIMIT, SYNC_LIMIT, STATES_LIMIT = 1024, 2560, 64
 EMIT, SOURCE, MOVES, QUIET = 16, 20, 26, 27
 """Bits of an entry: emissions, sources of two bits each, whether a register moves, and whether the target reads none.
 Below: the target's row."""
+LOOK = 0xFF
 MEMBERS = 4
 """States of a subset that are kept (``cuda_src/settle.cuh``)."""
 
@@ -73,7 +75,7 @@ class Splits:
         return live_registers(self.machine)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """``ascii``, ``moves``, ``sync``, ``pages`` and ``page_classes`` of `tables.Tables`. Raises `Refusal`."""
+        """``blocks``, ``moves``, ``sync``, ``pages`` and ``page_classes`` of `tables.Tables`. Raises `Refusal`."""
         moves, sync = self._moves(), self._sync()
         sizes = (
             ("states", len(self.machine.rows), STATES_LIMIT),
@@ -86,13 +88,23 @@ class Splits:
         pages: dict[bytes, int] = {}
         of_page = [pages.setdefault(page.tobytes(), len(pages)) for page in self.of_point.reshape(-1, PAGE)]
         return {
-            "ascii": self.of_point[:128].copy(),
+            "blocks": self._blocks(),
             "moves": moves.ravel(),
             "sync": sync.ravel(),
             "members": self._members(),
             "pages": np.array(of_page, np.uint16),
             "page_classes": np.frombuffer(b"".join(pages), np.uint8),
         }
+
+    def _blocks(self) -> npt.NDArray[np.uint8]:
+        """By a byte: of ASCII, of a continuation, of the 64 characters that begin with the first of two bytes, of the
+        break; from 256 on by the first two bytes of three. `LOOK` where there is more than one class."""
+        rows = self.of_point[: 1 << 16].reshape(-1, 64)
+        alike = np.where((rows == rows[:, :1]).all(axis=1), rows[:, 0], LOOK).astype(np.uint8)
+        still = np.full(64, self.classes, np.uint8)
+        rest = np.full(32, LOOK, np.uint8)
+        rest[BREAK_BYTE - 0xE0] = self.classes + 1
+        return np.concatenate([self.of_point[:128], still, alike[:32], rest, alike])
 
     def _moves(self) -> npt.NDArray[np.uint32]:
         rows = self.machine.rows

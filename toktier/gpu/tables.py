@@ -40,7 +40,7 @@ from toktier.rank_files import Ranks
 from toktier.reference_of import engine_versions, ranks_in, spec_of
 
 ARRAYS = (
-    "ascii",
+    "blocks",
     "moves",
     "sync",
     "pages",

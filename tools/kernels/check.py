@@ -272,10 +272,10 @@ def plants(tables: Tables) -> dict[str, Tables]:
         array[ord("a")] = array[ord(" ")]
 
     def emission(array: npt.NDArray[np.void]) -> None:
-        array[stride + int(tables.arrays["ascii"][ord(" ")])] ^= 1 << 19
+        array[stride + int(tables.arrays["blocks"][ord(" ")])] ^= 1 << 19
 
     def sync_state(array: npt.NDArray[np.void]) -> None:
-        array[int(tables.arrays["ascii"][ord(" ")])] = stride * 2
+        array[int(tables.arrays["blocks"][ord(" ")])] = stride * 2
 
     def piece(array: npt.NDArray[np.void]) -> None:
         array["id"][array["length"] == 3] += 1
@@ -291,7 +291,7 @@ def plants(tables: Tables) -> dict[str, Tables]:
         array[0xE4] = array[0xE5]
 
     return {
-        "class of a": _damaged(tables, "ascii", other_class),
+        "class of a": _damaged(tables, "blocks", other_class),
         "emission": _damaged(tables, "moves", emission),
         "synchronised state": _damaged(tables, "sync", sync_state),
         "pieces of 3 bytes": _damaged(tables, "slots_8", piece),
