@@ -11,39 +11,37 @@ HD bool token_has_bytes(const Tables &t, u32 last, u32 lead) {
 }
 // Whether a character beyond ASCII may begin behind another one, by the two bytes that meet.
 HD bool may_cut(u32 last, u32 lead) { return lead >= 0xc0 && lead != BREAK_BYTE && last >= 0x80 && last != BREAK_BYTE; }
-// Of the two characters that meet before byte `at`, for which `may_cut` holds: the last two bytes of the one, and up to three of
-// the other. Two bytes before `at` and six behind it are readable.
-struct Seam {
+// Five bytes around a place: two before it and two from it on, and the third. Two before and six behind it are readable.
+struct Around {
     u32 four, third;
+    HD u32 last() const { return four >> 8 & 255; }
+    HD u32 lead() const { return four >> 16 & 255; }
 };
-HD Seam seam_at(const u8 *text, u32 at) {
-    u32 low, high;
+HD Around around_of(const u8 *text, u32 at) {
 #ifdef __CUDA_ARCH__
-    const size_t from = (size_t)text + at - 2;  // five bytes from here on: two words
+    const size_t from = (size_t)text + at - 2;  // in two words
     const u32 *word = (const u32 *)(from & ~(size_t)3), shift = 8 * (from & 3);
-    low = __funnelshift_r(word[0], word[1], shift), high = word[1] >> shift;
+    return Around{__funnelshift_r(word[0], word[1], shift), word[1] >> shift & 255};
 #else
-    __builtin_memcpy(&low, text + at - 2, 4);
-    high = text[at + 2];
+    u32 four;
+    __builtin_memcpy(&four, text + at - 2, 4);
+    return Around{four, text[at + 2]};
 #endif
-    return Seam{low, (low >> 16 & 255) < 0xe0 ? 0 : high & 255};
 }
 // The bits of a seam in its word of the filter, a Bloom filter of two bits a word (adjacency.py). A seam that is taken for one that
 // it is not is not cut, which changes no token.
-HD u32 seam_hash(Seam seam) {
-    u32 h = seam.four * 0x9E3779B1u + seam.third * 0x85EBCA6Bu;
+HD u32 seam_hash(const Around &seam) {  // of two bytes of the first character and up to three of the second
+    u32 h = seam.four * 0x9E3779B1u + (seam.lead() < 0xe0 ? 0 : seam.third) * 0x85EBCA6Bu;
     h = (h ^ h >> 16) * 0x2C1B3C6Du;
     return h ^ h >> 15;
 }
 HD u32 filter_word(const Tables &t, u32 hash) { return hash >> (32 - t.bits_adjacent); }
 HD u32 filter_bits(u32 hash) { return 1u << (hash & 31) | 1u << (hash >> 5 & 31); }
-// Whether no token has the two characters side by side.
-HD bool no_token_across(const Tables &t, Seam seam) {
-    const u32 hash = seam_hash(seam), bits = filter_bits(hash);
-    return (ro(t.adjacent + filter_word(t, hash)) & bits) != bits;
-}
+// Whether no token has the two characters side by side that meet before `at`, for which `may_cut` holds.
 HD bool cut_before(const Tables &t, const u8 *text, u32 at) {
-    return !token_has_bytes(t, text[at - 1], text[at]) && no_token_across(t, seam_at(text, at));
+    const Around seam = around_of(text, at);
+    const u32 hash = seam_hash(seam), bits = filter_bits(hash);
+    return !token_has_bytes(t, seam.last(), seam.lead()) && (ro(t.adjacent + filter_word(t, hash)) & bits) != bits;
 }
 // The token that a character in a stretch of `length` bytes is from the beginning on (merges.py, lemma E), or NONE. `at`: its
 // first byte, not ASCII; the bytes beside the stretch do not count.

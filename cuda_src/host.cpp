@@ -53,7 +53,7 @@ template <class T> void pretokenize(const Tables &t, const u8 *text, u32 n, Star
         for (int c = T::OWN; c < T::CHUNKS; c++) far = far || is_far(*tile, c);
         if (far) {
             const int first = is_open(*tile, T::OWN) ? 0 : T::OWN;
-            if (!first) each([&](int tid) { load_part(*tile, t, text, n, begin, 0, T::FAR, tid); });
+            if (!first) each([&](int tid) { load_part<T, false>(*tile, t, text, n, begin, 0, T::FAR, tid, [](long, u32) {}); });
             for (int c = first; c < T::OWN; c++) find_start(*tile, t, c);
             for (int c = first; c < T::CHUNKS; c++) settle_exits(*tile, c);
             for (int c = first; c < T::CHUNKS; c++) settle_maps(*tile, t, c, first);

@@ -3,54 +3,18 @@
 #include "settle.cuh"
 #include "teams.cuh"
 
-// Per byte its highest bit, where may_cut holds of it and the byte before.
-__device__ __forceinline__ u32 may_cuts(u32 last, u32 four) {
-    auto breaks = [](u32 w) { return w & w << 1 & w << 2 & w << 3 & w << 4; };  // 0xf8 and more
-    const u32 before = four << 8 | last;
-    return four & four << 1 & ~breaks(four) & before & ~breaks(before) & 0x80808080u;
-}
-// The tile's cuts, a lane for PART bytes. Returns bits that are set where one is.
-template <class T> __device__ u32 store_cuts(const Tables &t, const u8 *text, u32 n, u32 begin, u32 *cuts) {
-    constexpr u32 PART = T::CHUNK < 16 ? 4 : 16, AT_ONCE = PART / 4;  // so many answers of memory are waited for together
+// The tile's classes and cuts: of the latter the words of PART bytes that lie in neighbouring lanes are put together.
+template <class T> __device__ u32 load_tile(T &s, const Tables &t, const u8 *text, u32 n, long begin, u32 *cuts) {
     u32 any = 0;
-    for (u32 at = begin + PART * threadIdx.x; at < begin + T::BYTES; at += PART * T::THREADS) {
-        u32 may = 0, bits = 0;
-        if (at < n) {
-            u32 words[PART / 4], high = 0;
+    clear_mask(s, threadIdx.x);
+    load_part<T, true>(s, t, text, n, begin, T::FAR, T::SPAN, threadIdx.x, [&](long at, u32 bits) {
+        bits <<= at & 31 & ~(T::PART - 1);
 #pragma unroll
-            for (u32 k = 0; k < PART / 4; k++) words[k] = ((const u32 *)(text + at))[k], high |= words[k];
-            if (high & 0x80808080u) {
-                u32 last = at ? text[at - 1] : 0;
-#pragma unroll
-                for (u32 k = 0; k < PART / 4; k++) {
-                    may |= (may_cuts(last, words[k]) * 0x00204081u >> 28) << 4 * k;
-                    last = words[k] >> 24;
-                }
-                if (n - at < PART) may &= (1u << (n - at)) - 1;
-            }
-        }
-        while (may) {
-            u32 place[AT_ONCE], hash[AT_ONCE], held[AT_ONCE], taken[AT_ONCE];
-#pragma unroll
-            for (u32 k = 0; k < AT_ONCE; k++) {
-                place[k] = may ? lowest(may) : k ? place[k - 1] : 0;  // the same again, where there are no more
-                may &= may - 1;
-                const Seam seam = seam_at(text, at + place[k]);
-                hash[k] = seam_hash(seam);
-                taken[k] = token_has_bytes(t, seam.four >> 8, seam.four >> 16);
-                held[k] = ro(t.adjacent + filter_word(t, hash[k]));
-            }
-#pragma unroll
-            for (u32 k = 0; k < AT_ONCE; k++)
-                if (!taken[k] && ~held[k] & filter_bits(hash[k])) bits |= 1u << place[k];
-        }
-        __syncwarp();
-        bits <<= at & 31 & ~(PART - 1);
-#pragma unroll
-        for (u32 d = 1; d < 32 / PART; d *= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+        for (u32 d = 1; d < 32 / T::PART; d *= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+        if (at < begin || at >= begin + T::BYTES) return;
         if (!(at & 31)) cuts[at >> 5] = bits;
         any |= bits;
-    }
+    });
     return any;
 }
 
@@ -60,7 +24,7 @@ template <class T> __device__ void settle(T &s, const Tables &t, const u8 *text,
     if (!__syncthreads_or(is_far(s, T::OWN + tid))) return;
     const int first = is_open(s, T::OWN) ? 0 : T::OWN;
     if (!first) {
-        load_part(s, t, text, n, begin, 0, T::FAR, tid);
+        load_part<T, false>(s, t, text, n, begin, 0, T::FAR, tid, [](long, u32) {});
         __syncthreads();
         for (int c = tid; c < T::OWN; c += T::THREADS) find_start(s, t, c);
         __syncthreads();
@@ -81,15 +45,12 @@ template <class T> __device__ void settle(T &s, const Tables &t, const u8 *text,
 template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, const u8 *near, const u8 *text, u32 n, u32 k, u32 tiles) {
     const int tid = threadIdx.x;
     const long begin = (long)k * T::BYTES;
-    const bool high = __syncthreads_or(load_classes(s, t, near, n, begin, tid));
+    u32 any = load_tile(s, t, near, n, begin, w.cuts);
+    __syncthreads();
     find_start(s, t, T::OWN + tid);
     __syncthreads();
     settle(s, t, text, n, begin);
     walk(s, begin, tid, w.exits + k);
-    u32 any = 0;
-    if (high) any = store_cuts<T>(t, near, n, begin, w.cuts);
-    else
-        for (int i = tid; i < T::BYTES / 32; i += T::THREADS) w.cuts[begin / 32 + i] = 0;
     __syncthreads();
     any = __syncthreads_or(any | store_mask(s, n, begin, tid, w.mask));
     if (!tid) {

@@ -2,7 +2,8 @@
 // no thread ever walks such a stretch from its beginning: chunks make maps of tiles, tiles make maps of groups, and the
 // state at any tile follows from the last known one in a few steps.
 #pragma once
-#include "tile.cuh"
+#include "classes.cuh"
+#include "walk.cuh"
 
 constexpr u32 GROUP = 64;        // tiles
 constexpr u32 HELD = 0xfffffff0; // HELD + k in a map: what register k held before

@@ -3,7 +3,8 @@
 #include "base.cuh"
 
 constexpr u32 MOVES_LIMIT = 1024, SYNC_LIMIT = 2560, STATES_LIMIT = 64;
-constexpr u32 BLOCKS = 256 + 1024, LOOK = 0xff;  // LOOK: the characters that begin so have several classes
+constexpr u32 ROWS_AT = 256 + 1024, ROWS = 15, BLOCKS = ROWS_AT + 64 * ROWS;
+constexpr u32 FIRST_ROW = 240, LOOK = FIRST_ROW + ROWS;  // in place of a class
 constexpr u32 BREAK_BYTE = 0xff, BREAK_ID = 0x3fffffff;
 constexpr u32 PIECES_ONLY = 1u << 30;  // in the ID of a slot: BPE of the token's text is not the token
 
@@ -24,7 +25,7 @@ struct SlotPair {  // rank NONE: free; odd: a dip (merges.py)
 };
 
 struct Tables {
-    const u8 *blocks;        // [BLOCKS]: classes by a byte, or by the first two of a character of three (tile.cuh)
+    const u8 *blocks;        // [BLOCKS]: classes by a byte; by the first two of three; rows of 64 by the last one (classes.cuh)
     const u32 *moves;        // [states][stride]: row of the target | emissions << 16 | sources << 20 | moves << 26 | it reads no register << 27
     const u16 *sync;         // [subsets][stride]: row of a state, or rows(states) + row of a subset
     const u16 *pages;        // [0x110000 / 128]

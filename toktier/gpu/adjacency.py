@@ -7,8 +7,8 @@ Where neither is so, no merge crosses the seam, and no token is a piece that has
 
 Only seams of two characters beyond ASCII are asked: nearly all pairs of letters are in some token.
 
-The pairs are kept in a Bloom filter: a seam that it takes for one of them is not cut, and no token changes by that. Of a
-pair it knows the last two bytes of the first character and up to three of the second, so that no character is decoded.
+The pairs are kept in a Bloom filter: a seam that it takes for one of them is not cut, and no token changes by that. Of
+a pair it knows the last two bytes of the first character and up to three of the second, so none is decoded.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ NAMES = tuple(
 _THREADS = {"brief": 512, "longs": 256, "stretches": 256, "sums": 1024}
 _TOGETHER = ("heads", "longs", "stretches")
 _EARLY = ("merge", "finish")
-_EVEN = ("windows",)
+_EVEN = ("tiles", "windows")
 STRETCHES = 2
 """Blocks of `longs` and `stretches` that a multiprocessor holds at once, at least."""
 
@@ -131,7 +131,7 @@ def chain(layout: Layout, processors: int) -> list[Kernel]:
     wide = 16 * processors
     together = min(STRETCHES * processors, TEAM_BLOCKS)
     blocks = {
-        "tiles": min(tiles, (10 if shape is SMALL else 8) * processors),
+        "tiles": min(tiles, wide),
         "heads": min(tiles, (4 if shape is SMALL else 8) * processors),
         "longs": min(words // 32 + 1, together),
         "windows": min(words // 4 + 1, wide),

@@ -36,14 +36,17 @@ from toktier.gpu.vocabulary import BREAK_BYTE
 
 PAGE = 128
 """Code points of a page of the class table."""
-MOST_CLASSES = 250
+MOST_CLASSES = 238
 MOVES_LIMIT, SYNC_LIMIT, STATES_LIMIT = 1024, 2560, 64
 """What the kernels have room for: entries of both automata, and states (``cuda_src/tables.cuh``)."""
 
 EMIT, SOURCE, MOVES, QUIET = 16, 20, 26, 27
 """Bits of an entry: emissions, sources of two bits each, whether a register moves, and whether the target reads none.
 Below: the target's row."""
-LOOK = 0xFF
+FIRST_ROW, LOOK = 240, 255
+ROWS = (0x80, 0xC0, 0x400, 0x440, 0x900, 0x940, 0xE00, 0xE40, 0x2000, *range(0x3000, 0x3100, 64), 0xFF00, 0xFF40)
+"""Of the 64 characters from each of these on the class of each is kept at hand (``cuda_src/classes.cuh``): Latin,
+Cyrillic, Devanagari, Thai, punctuation, kana and the wide forms."""
 MEMBERS = 4
 """States of a subset that are kept (``cuda_src/settle.cuh``)."""
 
@@ -98,13 +101,18 @@ class Splits:
 
     def _blocks(self) -> npt.NDArray[np.uint8]:
         """By a byte: of ASCII, of a continuation, of the 64 characters that begin with the first of two bytes, of the
-        break; from 256 on by the first two bytes of three. `LOOK` where there is more than one class."""
+        break; from 256 on by the first two bytes of three; then `ROWS`. In place of a class, where there is more than
+        one: `FIRST_ROW` and the number of the row, or `LOOK`."""
         rows = self.of_point[: 1 << 16].reshape(-1, 64)
         alike = np.where((rows == rows[:, :1]).all(axis=1), rows[:, 0], LOOK).astype(np.uint8)
+        kept = np.zeros((len(ROWS), 64), np.uint8)
+        for k, number in enumerate(point >> 6 for point in ROWS):
+            if alike[number] == LOOK:
+                alike[number], kept[k] = FIRST_ROW + k, rows[number]
         still = np.full(64, self.classes, np.uint8)
         rest = np.full(32, LOOK, np.uint8)
         rest[BREAK_BYTE - 0xE0] = self.classes + 1
-        return np.concatenate([self.of_point[:128], still, alike[:32], rest, alike])
+        return np.concatenate([self.of_point[:128], still, alike[:32], rest, alike, kept.ravel()])
 
     def _moves(self) -> npt.NDArray[np.uint32]:
         rows = self.machine.rows

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import random
 import re
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import tiktoken
 
-from tests.support.gpu import FAMILIES, host_core, hostile, reference, segment, tables
+from tests.support.gpu import FAMILIES, files_of, host_core, hostile, reference, segment, tables
 from tests.support.small_ranks import plain, random_ranks, repetitive
 from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
@@ -20,7 +22,7 @@ from toktier.certificate.classes import FANCY, Probe
 from toktier.gpu.buffers import REQUEST, WORK_SIZE
 from toktier.gpu.merges import rank_merges
 from toktier.gpu.tables import STRUCTURE_SIZE, Tables, _parts, splits_of_pattern
-from toktier.gpu.vocabulary import vocabulary_of_ranks
+from toktier.gpu.vocabulary import vocabulary_of_ranks, vocabulary_of_spec
 from toktier.rank_files import BYTE_RANKS, Ranks
 from tools.bench.texts import corpus
 from tools.kernels.host import SHAPES, Counts
@@ -72,6 +74,41 @@ def test_ids_of_mixed_text(name: str) -> None:
         got = host_core().encode(tables(name), text.encode(), shape).ids
         assert got is not None
         assert np.array_equal(got, want), shape
+
+
+@pytest.mark.parametrize("name", each(FAMILIES))
+def test_every_character_has_its_class(name: str) -> None:
+    points = [p for p in (*range(1 << 16), *range(1 << 16, 0x110000, 37)) if not 0xD800 <= p < 0xE000]
+    for at in range(0, len(points), 4000):
+        text = segment(name, "".join(f"a{chr(point)}1{chr(point)}" for point in points[at : at + 4000]))
+        if text is None:  # a literal in it
+            continue
+        encoded = host_core().encode(tables(name), text.encode(), list(SHAPES)[at // 4000 % 3])
+        assert encoded.ids is not None
+        assert np.array_equal(encoded.ids, reference(name).encode(text)), hex(points[at])
+
+
+@pytest.mark.parametrize("name", each(["qwen3", "deepseek_v4", "llama3_1"]))
+def test_pieces_are_cut_only_between_characters_that_no_token_has_side_by_side(name: str) -> None:
+    """The filter takes no pair of the vocabulary for another, and few others for one of its pairs."""
+    model = json.loads(files_of(name).tokenizer)["model"]
+    together = set()
+    for token in vocabulary_of_spec(model).texts:
+        text = token.decode(errors="ignore")
+        together |= {pair for pair in map("".join, pairwise(text)) if min(pair) > "\x7f" and pair.encode() in token}
+    assert len(together) > 2000
+    encoded = host_core().encode(tables(name), " ".join(sorted(together)).encode(), "small")
+    assert encoded.counts["cuts"] == 0
+    rng = random.Random(f"seams {name}")
+    drawn = {"".join(chr(rng.randint(0x4E00, 0x9FFF)) for _ in range(2)) for _ in range(3000)} - together
+    encoded = host_core().encode(tables(name), " ".join(sorted(drawn)).encode(), "small")
+    known = tables(name).arrays["adjacent_bytes"].view(np.uint8)
+    parts = {pair for pair in drawn if np.unpackbits(known, bitorder="little")[_bytes_that_meet(pair)]}
+    assert 0.95 * len(drawn - parts) < encoded.counts["cuts"] <= len(drawn - parts)
+
+
+def _bytes_that_meet(pair: str) -> int:
+    return (pair[0].encode()[-1] & 63) * 64 + (pair[1].encode()[0] & 63)
 
 
 def _undecided(rng: random.Random) -> str:
