@@ -228,10 +228,15 @@ def _memory(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> int:
-    rows, stages = gpu.run(arguments.tokenizers, arguments.compile, arguments.sizes, arguments.bulk, arguments.rounds)
-    records.write(arguments.json, rows)
-    if arguments.stages:
-        records.write(arguments.stages, stages)
+    rows, stages = [], []
+    for more, parts in gpu.run(
+        arguments.tokenizers, arguments.compile, arguments.sizes, arguments.bulk, arguments.rounds
+    ):
+        rows += more
+        stages += parts
+        records.write(arguments.json, rows)  # what is measured is kept, whatever comes
+        if arguments.stages:
+            records.write(arguments.stages, stages)
     print(records.table(rows))
     print(gpu.table(stages))
     return 0

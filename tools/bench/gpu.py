@@ -14,9 +14,11 @@ Cases: ``steady``, one text again and again; ``fresh``, another text each time; 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,30 +64,41 @@ class Stage:
 
 def run(
     folders: Sequence[Path], architecture: int | None, sizes: Sequence[int], bulk: int, rounds: int = ROUNDS
-) -> tuple[list[Record], list[Stage | gpu_beside.Similarity]]:
-    """Rows of each tokenizer, and times of kernels with the similarities. ``architecture``: see `fatbin.compiled`;
-    None: the package's kernels. ``bulk``: bytes of each text of the device account; 0: none."""
+) -> Iterator[tuple[list[Record], list[Stage | gpu_beside.Similarity]]]:
+    """Rows, and times of kernels with the similarities, as soon as they are measured. Says what it is at.
+    ``architecture``: see `fatbin.compiled`; None: the package's kernels. ``bulk``: bytes of each text of the device
+    account; 0: none."""
     device = Device(fatbin.compiled(architecture) if architecture else fatbin.load())
+    for folder in folders:
+        yield from _of_tokenizer(device, folder, sizes, bulk, rounds)
+
+
+def _of_tokenizer(
+    device: Device, folder: Path, sizes: Sequence[int], bulk: int, rounds: int
+) -> Iterator[tuple[list[Record], list[Stage | gpu_beside.Similarity]]]:
     rows: list[Record] = []
     stages: list[Stage | gpu_beside.Similarity] = []
-    for folder in folders:
-        tables, reference = tables_of_folder(folder), reference_of(read(folder))[0]
-        encoder = Encoder(device, tables, room_limit=max(64 << 20, bulk))
+
+    def at(what: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {folder.name}: {what}", file=sys.stderr, flush=True)
+
+    at("tables")
+    tables, reference = tables_of_folder(folder), reference_of(read(folder))[0]
+    with contextlib.ExitStack() as held:
+        held.callback((encoder := Encoder(device, tables, room_limit=max(64 << 20, bulk))).close)
         with device.current():
             for size in sizes:
+                at(f"{size:,} characters")
                 rows += _requests(encoder, folder.name, size, _texts(size), rounds)
             for kind in BULK if bulk else ():
+                at(f"bulk {kind}")
                 text = _long(kind, bulk)
                 bucket = _staged(encoder, text)
                 times = _device_times(encoder, bucket, 20)
                 rows.append(record("device", f"bulk {kind}", folder.name, len(text), times))
                 stages += stages_of(encoder, bucket, len(text), folder.name, kind)
-            several = [encoder, *(Encoder(device, tables) for _ in range(2))]
-            for kind in BULK if bulk else ():
-                texts = [_long(kind, IN_TURN_BYTES)] * len(several)
-                times, own = _in_turn(several, texts, 10), IN_TURN * len(texts[0])
-                rows.append(record("host to host, pinned, in turn", f"bulk {kind}", folder.name, own, times))
             for length in SEQUENCES if bulk else ():
+                at(f"sequences of {length}")
                 text = _sequences(length, min(bulk, 32_000_000))
                 bucket = _staged(encoder, text)
                 stages += stages_of(encoder, bucket, len(text), folder.name, f"sequences of {length}")
@@ -93,12 +106,23 @@ def run(
                 stages.append(gpu_beside.similarity(encoder, reference, folder.name, f"sequences of {length}", part))
             text = corpus(1000, 1_000_000).encode()
             stages += stages_of(encoder, _staged(encoder, text), len(text), folder.name, "mixed")
-        rows += gpu_beside.batches(encoder, folder.name, min(rounds, 50))
+        yield rows, stages
+        at("batches")
+        rows = gpu_beside.batches(encoder, folder.name, min(rounds, 50))
+        at("other processes")
         rows += gpu_beside.crowded(encoder, folder.name, BESIDE, rounds)
+        at("other libraries")
         rows += gpu_beside.cores(folder, BESIDE, rounds)
-        for other in several:
-            other.close()
-    return rows, stages
+        yield rows, []
+        several = [encoder, *(Encoder(device, tables) for _ in range(2 if bulk else 0))]
+        for other in several[1:]:
+            held.callback(other.close)
+        with device.current():
+            for kind in BULK if bulk else ():
+                at(f"in turn, {kind}")
+                texts = [_long(kind, IN_TURN_BYTES)] * len(several)
+                times, own = _in_turn(several, texts, 10), IN_TURN * len(texts[0])
+                yield [record("host to host, pinned, in turn", f"bulk {kind}", folder.name, own, times)], []
 
 
 def _requests(encoder: Encoder, name: str, size: int, texts: list[bytes], rounds: int) -> list[Record]:
