@@ -1,5 +1,5 @@
-"""Open-addressing tables, filled here and probed by the kernels (``cuda_src/vocabulary.cuh``, ``pairs.cuh``,
-``cuts.cuh``).
+"""Open-addressing tables, filled here and probed by the kernels (``cuda_src/vocabulary.cuh``, ``pairs.cuh``), and the
+hash of a filter (``cuts.cuh``).
 
 Each function of 64 bits below is the one of the same name there, over arrays. Slots are a power of two, at most half
 of them taken; a key lies at its home slot or at the next free one behind it.
