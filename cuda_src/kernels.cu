@@ -1,7 +1,7 @@
 // The entry points, by the names that toktier/gpu/launcher.py asks for. `small` and `large` are shapes of the
-// pre-tokenizer's tiles: the one for latency, whose text is still in the host's memory, the other for throughput. `longs` is `windows` and `stretches` in one launch,
-// `finish` is `sums` and `compact` with the delivery, `merge_few` has no room for many misses and so more threads, `brief` is all of
-// it for texts of less than one of its tiles (toktier/gpu/chain.py).
+// pre-tokenizer's tiles: the one for latency, whose text is still in the host's memory, the other for throughput. `longs` is
+// `windows` and `stretches` in one launch, `finish` is `sums` and `compact` with the delivery, `merge_few` has no room for many
+// misses and so more threads, `brief` is all of it for texts of less than one of its tiles (toktier/gpu/chain.py).
 #include "brief.cuh"
 
 typedef Tile<4, 512> Brief;
