@@ -49,6 +49,13 @@ def test_batches_and_competition_give_a_row_for_each_case() -> None:
     assert all(row.p50_us > 0 for row in rows)
 
 
+def test_a_process_that_does_not_start_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_beside, "busy", "nothing to call")
+    monkeypatch.setattr(gpu_beside, "START_S", 8.0)
+    with pytest.raises(RuntimeError, match="0 of 1 processes"), gpu_beside.competing(1):
+        pass
+
+
 @pytest.mark.parametrize("name", each(("qwen3", "gpt2_tiktoken")))
 def test_libraries_give_the_references_ids(name: str) -> None:
     folder = data_path("tokenizers", name)

@@ -34,6 +34,8 @@ from tools.kernels.check import read
 BATCHES = ((1000, 200), (1000, 1000), (256, 4000))
 """Documents of a launch, and the characters of each."""
 COMPETING = 28
+START_S = 60.0
+"""In which a process that competes is there, or never."""
 _SPECIAL = re.compile(r"<\|im_(?:start|end)\|>")
 
 
@@ -81,7 +83,8 @@ def competing(count: int) -> Iterator[None]:
         other.start()
     try:
         for _ in others:
-            ready.acquire()
+            if not ready.acquire(timeout=START_S):
+                raise RuntimeError(f"{sum(other.is_alive() for other in others)} of {count} processes have started")
         yield
     finally:
         ends.set()
