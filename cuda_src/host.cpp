@@ -9,7 +9,7 @@
 namespace {
 
 struct Counts {  // what a text has exercised
-    u32 settled, deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips, early;
+    u32 settled, deferred, opaque, groups, cuts, parts, longs, uniform, windows, open, units, unsettled, passes, shorts, middles, rounds, dips, dip_parts, dips_again, early;
 };
 
 struct Text {
@@ -152,6 +152,28 @@ void replace(const Marks &m, u32 begin, u32 end, u32 word, u32 bits) {
     atomic_or(&m.mask[word], bits & ~keep);
 }
 
+bool merge_dip(const Tables &t, Sequence<u32> &s, u32 rank, const Share *own, u32 threads, Counts &counts) {
+    std::vector<Part> parts(threads);
+    std::vector<u32> kept(threads);
+    for (u32 margin = MARGIN; margin <= MARGIN_LIMIT; margin *= 4) {
+        u32 came_to = DONE, to = 0;
+        for (u32 k = 0; k < threads; k++) {
+            parts[k] = part_of(s, rank, own[k], margin);
+            came_to = std::min(came_to, try_part(s, t, rank, parts[k], kept[k]));
+        }
+        if (came_to == TOO_LONG) break;
+        counts.dips_again += came_to == AGAIN;
+        if (came_to == AGAIN) continue;
+        for (u32 k = 0; k < threads; to += kept[k++]) {
+            put_part(s, parts[k], kept[k], to);
+            counts.dip_parts += k && kept[k];
+        }
+        s.size = to;
+        return true;
+    }
+    return false;
+}
+
 // BPE of a unit's text by eight threads in turn. False: a dip in too long a sequence.
 bool encode_unit(const Tables &t, const u8 *text, const Unit &unit, std::vector<u32> &starts, Counts &counts) {
     constexpr u32 THREADS = 8;
@@ -174,8 +196,7 @@ bool encode_unit(const Tables &t, const u8 *text, const Unit &unit, std::vector<
         if (best == NONE) break;
         if (best & 1) {
             counts.dips++;
-            if (s.size > DIPS_LIMIT) return false;
-            s.swap(one_by_one(s, t, best));
+            if (!merge_dip(t, s, best, own, THREADS, counts)) return false;
             continue;
         }
         const Pair m = pair_at(s, t, place);
@@ -341,6 +362,15 @@ u32 tt_encode(const Tables *t, int shape, const u8 *x, u32 n, u32 *out, Counts *
         at = end;
     }
     return total;
+}
+
+// A whole text as one unit: where its tokens begin, room for one a byte. Returns how many, or NONE.
+u32 tt_unit(const Tables *t, const u8 *x, u32 n, u32 *out, Counts *counts) {
+    Text text(x, n);
+    std::vector<u32> starts;
+    if (!encode_unit(*t, text.at, Unit{0, n, 0}, starts, *counts)) return NONE;
+    std::copy(starts.begin(), starts.end(), out);
+    return (u32)starts.size();
 }
 
 }  // extern "C"

@@ -6,7 +6,7 @@
 #include "runs.cuh"
 #include "windows.cuh"
 
-constexpr u32 DIPS_LIMIT = 2048;  // tokens of a stretch with a dip: one thread takes those
+constexpr u32 DIPS_LIMIT = 2048;  // tokens that one thread takes in a round whose rule is a dip
 constexpr u32 ASK = NONE - 1;     // in `ranks`: to be looked up
 
 template <class P> struct Sequence {  // P holds a place: bytes behind the stretch's beginning
@@ -89,17 +89,44 @@ template <class P> HD void share_merge(const Sequence<P> &s, const Pair &m, u32 
         i = next;
     }
 }
-// A round whose rule is a dip, by one thread: each merge from the left, followed by those of its rank or below that it makes
-// possible. All pairs that are left behind rank above it. Returns how many tokens are left.
-template <class P> HD u32 one_by_one(const Sequence<P> &s, const Tables &t, u32 rank) {
-    u32 kept = 0, i = 0;
-    while (i < s.size) {
-        u32 token = s.tokens[i];
+// A round whose rule is a dip: each of its merges from the left, followed by those of its rank or below that it makes
+// possible. What is left is BPE by the rules up to that rank, to which the lemmas of merges.py apply as to all rules. So it
+// may be done in *parts* that begin away from merges: where all tokens beside a part's ends are left as they were, two
+// neighbours there are the BPE of their own text (their pair ranks above), and lemma B says that the parts' results are the
+// whole's. Where one is not, all is done again with parts that begin farther from merges.
+struct Part {
+    u32 begin, end;
+};
+constexpr u32 MARGIN = 4, MARGIN_LIMIT = 256;  // tokens on both sides of a part's beginning that no pair of the rank has
+
+// The first token of [from, to) at which a part may begin; `to` if there is none.
+template <class P> HD u32 quiet_from(const Sequence<P> &s, u32 rank, u32 from, u32 to, u32 margin) {
+    u32 quiet = 0;  // pairs in a row that are of another rank; the one before token i is pair i - 1
+    for (u32 i = from > margin ? from - margin : 1; i < to + margin && i < s.size; i++) {
+        quiet = s.ranks[i - 1] == rank ? 0 : quiet + 1;
+        if (quiet > 2 * margin && i - margin >= from) return i - margin;
+    }
+    return to;
+}
+// The part that begins in a share: empty where none does. Longer than DIPS_LIMIT: where it ends is not known.
+template <class P> HD Part part_of(const Sequence<P> &s, u32 rank, const Share &own, u32 margin) {
+    const u32 begin = own.low ? quiet_from(s, rank, own.low, own.high, margin) : 0;
+    if (begin == own.high) return Part{begin, begin};
+    const u32 stop = begin + DIPS_LIMIT + 1 < s.size ? begin + DIPS_LIMIT + 1 : s.size;
+    return Part{begin, own.high < stop ? quiet_from(s, rank, own.high, stop, margin) : stop};
+}
+// One part, by one thread; its tokens are put at its own beginning. Returns how many are left.
+template <class P> HD u32 merge_part(const Sequence<P> &s, const Tables &t, u32 rank, const Part &part) {
+    u32 kept = part.begin, i = part.begin;
+    bool same_before = true;  // the last token that is kept is one of `s`
+    while (i < part.end) {
+        u32 token = s.tokens[i], right_rank = s.ranks[i];
         P start = s.starts[i++];
+        bool same = true;
         for (;;) {
-            u32 made_left = 0, made_right = 0;
-            u32 left = kept ? pair_rank(t, s.next_tokens[kept - 1], token, made_left) : NONE;
-            u32 right = i < s.size ? pair_rank(t, token, s.tokens[i], made_right) : NONE;
+            u32 made_left = 0, made_right = 0, left = NONE, right = NONE;
+            if (kept > part.begin && !(same && same_before)) left = pair_rank(t, s.next_tokens[kept - 1], token, made_left);
+            if (i < part.end && (!same || right_rank == rank)) right = pair_rank(t, token, s.tokens[i], made_right);
             if (left <= right && left <= rank) {
                 token = made_left;
                 start = s.next_starts[--kept];
@@ -109,10 +136,33 @@ template <class P> HD u32 one_by_one(const Sequence<P> &s, const Tables &t, u32 
             } else {
                 break;
             }
+            same = false;
         }
+        if (!same && kept > part.begin) s.next_ranks[kept - 1] = ASK;
         s.next_tokens[kept] = token;
-        s.next_ranks[kept] = ASK;
+        s.next_ranks[kept] = same ? right_rank : ASK;
         s.next_starts[kept++] = start;
+        same_before = same;
     }
-    return kept;
+    return kept - part.begin;
+}
+// What a part's round came to, the lesser of all counts: it has to be done again where a token at an end is not as it was.
+enum : u32 { TOO_LONG, AGAIN, DONE };
+template <class P> HD u32 try_part(const Sequence<P> &s, const Tables &t, u32 rank, const Part &part, u32 &left) {
+    left = 0;
+    if (part.end - part.begin > DIPS_LIMIT) return TOO_LONG;
+    if (part.begin == part.end) return DONE;
+    left = merge_part(s, t, rank, part);
+    // a token that was merged is another one
+    const bool first = !part.begin || s.next_tokens[part.begin] == s.tokens[part.begin];
+    const bool last = part.end == s.size || s.next_tokens[part.begin + left - 1] == s.tokens[part.end - 1];
+    return first && last ? DONE : AGAIN;
+}
+// Puts a part's tokens where they belong among all, in place of what was merged.
+template <class P> HD void put_part(const Sequence<P> &s, const Part &part, u32 left, u32 to) {
+    for (u32 k = 0; k < left; k++) {
+        s.tokens[to + k] = s.next_tokens[part.begin + k];
+        s.ranks[to + k] = s.next_ranks[part.begin + k];
+        s.starts[to + k] = s.next_starts[part.begin + k];
+    }
 }

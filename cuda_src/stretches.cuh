@@ -5,6 +5,22 @@
 template <class Team, class P> __device__ void begin_unit(Team &team, const Tables &t, Sequence<P> &s, const u8 *text) {
     share_begin(s, t, text, share_of(s.size, team.rank(), team.size()));
 }
+// A round whose rule is a dip. False: too much of it for one thread lies together.
+template <class Team, class P> __device__ bool merge_dip(Team &team, const Tables &t, Sequence<P> &s, u32 rank, const Share &own) {
+    for (u32 margin = MARGIN; margin <= MARGIN_LIMIT; margin *= 4) {
+        team.sync();
+        const Part part = part_of(s, rank, own, margin);
+        u32 kept, left, unused = 0, came_to = try_part(s, t, rank, part, kept);
+        team.min(came_to, unused);
+        if (came_to == TOO_LONG) break;
+        if (came_to == AGAIN) continue;
+        const u32 to = team.sum_before(kept, left);
+        put_part(s, part, kept, to);
+        s.size = left;
+        return true;
+    }
+    return false;
+}
 // Rounds until all is merged, or no more than `few` tokens are left. False: a dip in too long a sequence.
 template <class Team, class P> __device__ bool merge_unit(Team &team, const Tables &t, Sequence<P> &s, u32 few = 0) {
     for (;;) {
@@ -16,15 +32,14 @@ template <class Team, class P> __device__ bool merge_unit(Team &team, const Tabl
         if (rank == NONE) return true;
         u32 left;
         if (rank & 1) {
-            if (s.size > DIPS_LIMIT) return false;
-            team.sum_before(team.rank() ? 0 : one_by_one(s, t, rank), left);
-        } else {
-            const Pair m = pair_at(s, t, at);
-            const u32 run = m.left == m.right ? team.max_before(share_run(s, m, own)) : 0;
-            const u32 from = share_from(s, m, own, run);
-            const u32 to = team.sum_before(share_count(s, m, from, own), left);
-            share_merge(s, m, from, own, to);
+            if (!merge_dip(team, t, s, rank, own)) return false;
+            continue;
         }
+        const Pair m = pair_at(s, t, at);
+        const u32 run = m.left == m.right ? team.max_before(share_run(s, m, own)) : 0;
+        const u32 from = share_from(s, m, own, run);
+        const u32 to = team.sum_before(share_count(s, m, from, own), left);
+        share_merge(s, m, from, own, to);
         s.swap(left);
     }
 }

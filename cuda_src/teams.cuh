@@ -21,7 +21,10 @@ struct WarpTeam {
     __device__ u32 rank() const { return lane_id(); }
     __device__ u32 size() const { return 32; }
     __device__ void sync() { __syncwarp(); }
-    __device__ void min(u32 &rank, u32 &at) { warp_min(rank, at); }
+    __device__ void min(u32 &rank, u32 &at) {
+        warp_min(rank, at);
+        __syncwarp();  // as in larger teams: who has come back sees what all had written
+    }
     __device__ u32 max_before(u32 x) {
         u32 all;
         return warp_max_before(x, all);

@@ -38,6 +38,14 @@ def random_ranks(rng: random.Random, size: int, letters: bytes = b"abc") -> dict
     return ranks
 
 
+def shuffled(rng: random.Random, ranks: dict[bytes, int]) -> dict[bytes, int]:
+    """The same tokens with ranks that no trainer gives: what is made of a token may rank before it, which is a dip."""
+    tokens = [token for token in ranks if len(token) > 1]
+    numbers = [ranks[token] for token in tokens]
+    rng.shuffle(numbers)
+    return {token: rank for token, rank in ranks.items() if len(token) == 1} | dict(zip(tokens, numbers, strict=True))
+
+
 def repetitive(rng: random.Random, ranks: dict[bytes, int], size: int) -> bytes:
     """``size`` bytes of some tokens again and again, with a space near the end: long pieces."""
     part = b"".join(rng.choices([token for token in ranks if len(token) > 1], k=rng.choice((1, 1, 2, 3, 30))))

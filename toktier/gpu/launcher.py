@@ -8,7 +8,8 @@ Invariants:
   has to be asked in between, and the number of the host's turn behind them, for which the host watches: it asks the
   driver only where that takes long. Of long texts the last kernel only tells how many IDs there are; the host then has
   them copied, so that kernels of other texts go on beside it.
-- The counters on the device are zero between launches: the last kernel leaves them so, of long texts the graph.
+- The counters on the device are zero between requests: the last kernel leaves them so, of long texts a clearing behind
+  it, which is one of the bucket's launches.
 - Kernels whose blocks wait for each other are launched cooperatively: all their blocks are on the device, or none.
 - Calls of a workspace's encoders come one at a time (a lock). A result is a view of page-locked memory that the next
   call overwrites; `Encoder.encode` copies, `Encoder.encode_view` does not.
@@ -145,15 +146,18 @@ class Bucket:
         self.stream.synchronize()
 
     def prepared(self, encoder: Encoder, out: int, told: int, staged: int) -> list[Callable[[], None]]:
-        """The launches, with the addresses to which IDs and counters are delivered, and that of the staged text."""
+        """The launches, with the addresses to which IDs and counters are delivered, and that of the staged text. Behind
+        the kernels' may stand one that clears the counters: who launches the kernels launches that too."""
         arguments = Arguments(encoder.tables, self.layout.structure(int(self.memory), out, told, staged))
-        return [encoder.device.prepared(kernel, self.stream, arguments, encoder.automata) for kernel in self.kernels]
+        kernels = [encoder.device.prepared(kernel, self.stream, arguments, encoder.automata) for kernel in self.kernels]
+        return kernels if self._ids is None else [*kernels, self._clear]
+
+    def _clear(self) -> None:
+        self._driver.memset_d8_async(int(self.memory), 0, REQUEST.itemsize, self.stream)
 
     def _record(self) -> None:
         for launch in self.launches:
             launch()
-        if self._ids is not None:
-            self._driver.memset_d8_async(int(self.memory), 0, REQUEST.itemsize, self.stream)
 
     def stage(self, text: bytes) -> None:
         """Puts a text where it is copied from."""

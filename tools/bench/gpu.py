@@ -5,7 +5,7 @@ Accounts, named in every row:
   page-locked memory as a uint32 array;
 - ``host to host, bytes``: as that, from a ``bytes`` object, which is copied to page-locked memory first;
 - ``device``: events around replays of a graph that delivers to the device's own memory: text and IDs stay there (and a
-  copy of 128 bytes sets the counters back);
+  copy of 128 bytes says how long the text is);
 - ``host to host, pinned, in turn``: three encoders of the same tables, each on a stream of its own, so that copies of
   one text go beside the kernels of another; bytes and time of all.
 Cases: ``steady``, one text again and again; ``fresh``, another text each time; ``list``, delivered as a Python list.

@@ -46,6 +46,8 @@ COUNTS = (
     "middles",
     "rounds",
     "dips",
+    "dip_parts",
+    "dips_again",
     "early",
 )
 
@@ -84,6 +86,8 @@ class HostCore:
         self._library.tt_starts.restype = None
         self._library.tt_encode.argtypes = arguments
         self._library.tt_encode.restype = ctypes.c_uint32
+        self._library.tt_unit.argtypes = [arguments[0], *arguments[2:]]
+        self._library.tt_unit.restype = ctypes.c_uint32
         self._library.tt_sizes.argtypes = [ctypes.c_uint32]
         self._library.tt_sizes.restype = ctypes.c_uint32
 
@@ -108,6 +112,15 @@ class HostCore:
             structure, SHAPES[shape], text, len(text), out.ctypes.data, ctypes.addressof(counts)
         )
         return Encoded(None if total == 0xFFFFFFFF else out[:total], counts.as_dict())
+
+    def unit(self, tables: Tables, text: bytes) -> tuple[npt.NDArray[np.uint32] | None, dict[str, int]]:
+        """Where the tokens of a text begin that is merged as one unit, whatever it is; None: it has a dip too long."""
+        out = np.zeros(len(text), np.uint32)
+        counts = Counts()
+        total = self._library.tt_unit(
+            structure_of(tables), text, len(text), out.ctypes.data, ctypes.addressof(counts)
+        )
+        return None if total == 0xFFFFFFFF else out[:total], counts.as_dict()
 
 
 @dataclass(frozen=True)

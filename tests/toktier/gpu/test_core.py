@@ -15,7 +15,7 @@ import pytest
 import tiktoken
 
 from tests.support.gpu import FAMILIES, files_of, host_core, hostile, reference, segment, tables
-from tests.support.small_ranks import plain, random_ranks, repetitive
+from tests.support.small_ranks import plain, plain_bpe, random_ranks, repetitive, shuffled
 from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
@@ -202,6 +202,56 @@ def test_long_pieces_of_small_random_vocabularies() -> None:
             for key in seen:
                 seen[key] += encoded.counts[key]
     assert all(seen.values()), seen
+
+
+def test_rounds_that_dip_are_done_in_parts() -> None:
+    """Merges that make lower ones possible, seldom and often, by eight threads; beside a BPE that tries every merge."""
+    rng = random.Random("dips")
+    seen = dict.fromkeys(("dips", "dip_parts"), 0)
+    splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
+    for _ in range(60):
+        ranks = shuffled(rng, random_ranks(rng, rng.randint(3, 60), b"abcdef"[: rng.randint(2, 6)]))
+        given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
+        lengths = {rank: len(token) for token, rank in ranks.items()}
+        merges = rank_merges(ranks)
+        for _ in range(20):
+            quiet = rng.choice((0, 1, 8, 60))
+            letters = b"abcdef" + b"x" * quiet
+            text = bytes(rng.choices(letters, k=rng.choice((3, 30, 200, 700))))
+            starts, counts = host_core().unit(given, text)
+            assert starts is not None
+            ids = plain_bpe(text, {token: rank for token, rank in ranks.items() if len(token) == 1}, merges)
+            assert starts.tolist() == np.cumsum([0, *(lengths[i] for i in ids)])[:-1].tolist(), (text, ranks)
+            for key in seen:
+                seen[key] += counts[key]
+    assert all(seen.values()), seen
+
+
+def test_what_a_dip_reaches_is_in_its_part() -> None:
+    """A merge that eats what stands around it moves the parts' ends away; too much of it is left to the CPU."""
+    splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
+    reaching = {b"y" * left + b"ab" + b"x" * right: 300 + 9 * left + right for left in range(9) for right in range(9)}
+    ranks = BYTE_RANKS | reaching | {b"ab": 400}
+    given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
+    merges = rank_merges(ranks)
+    lengths = {rank: len(token) for token, rank in ranks.items()}
+    again = parts = 0
+    for rest in range(20, 120, 3):
+        text = (b"y" * rest + b"ab" + b"x" * rest) * 9
+        starts, counts = host_core().unit(given, text)
+        ids = plain_bpe(text, {token: rank for token, rank in ranks.items() if len(token) == 1}, merges)
+        assert starts is not None
+        assert starts.tolist() == np.cumsum([0, *(lengths[i] for i in ids)])[:-1].tolist()
+        again, parts = again + counts["dips_again"], parts + counts["dip_parts"]
+    assert again > 5
+    assert parts > 20
+    starts, counts = host_core().unit(given, b"ab" * 1000)
+    assert starts is not None
+    assert (len(starts), counts["dips"]) == (1000, 1)
+    assert host_core().unit(given, b"ab" * 1100)[0] is None
+    starts, counts = host_core().unit(given, (b"ab" * 200 + b"z" * 20) * 9)
+    assert starts is not None
+    assert (len(starts), counts["dip_parts"] > 3) == (9 * 220, True)
 
 
 def test_what_a_piece_begins_with_decides_all_of_it() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.gpu import FAMILIES, hostile, reference, segment, tables
-from tests.support.small_ranks import plain, random_ranks, repetitive
+from tests.support.small_ranks import plain, random_ranks, repetitive, shuffled
 from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
@@ -92,11 +92,14 @@ def test_long_pieces_of_small_random_vocabularies() -> None:
     splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
     for k in range(16):
         ranks = random_ranks(rng, rng.randint(3, 60))
+        if k % 2:
+            ranks = shuffled(rng, ranks)
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
         merges = rank_merges(ranks)
-        for size in (40, 64, 100, 300, 1500):
+        for size in (40, 64, 100, 300, 1500, 3000):
             text = repetitive(rng, ranks, size)
-            found = emulated().encode(given, text, layout_for(BRIEF), k % 4, one=True)
+            layout = layout_for(BRIEF) if size < BRIEF else Layout.of(4096, LARGE if k % 4 < 2 else SMALL)
+            found = emulated().encode(given, text, layout, k % 4, one=size < BRIEF)
             want = [i for piece in re.findall(rb"[^ ]+|.", text) for i in plain(piece, ranks, merges)]
             assert found.tolist() == want, (text, ranks)
 
