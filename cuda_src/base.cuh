@@ -121,6 +121,19 @@ __device__ __forceinline__ void let_next_start() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// 16 bytes into the block's memory, in the background until this thread waits for them.
+__device__ __forceinline__ void copy_behind(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+    __builtin_memcpy(to, from, 16);
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 #endif
 // 8 bytes at any address. On the device it reads the aligned words around them.
 HD u64 load_8(const u8 *x) {

@@ -18,13 +18,16 @@ template <class T> __device__ u32 load_tile(T &s, const Tables &t, const u8 *tex
     return any;
 }
 
-// What find_start has left open, if that is worth it. Begins and ends behind a barrier. `text`: all of it.
-template <class T> __device__ void settle(T &s, const Tables &t, const u8 *text, u32 n, long begin) {
+// What find_start has left open, if that is worth it. Begins and ends behind a barrier. `far`: where the FAR bytes before the tile
+// are, with what is on its way there.
+template <class T> __device__ void settle(T &s, const Tables &t, const u8 *far, u32 n, long begin) {
     const int tid = threadIdx.x;
     if (!__syncthreads_or(is_far(s, T::OWN + tid))) return;
     const int first = is_open(s, T::OWN) ? 0 : T::OWN;
     if (!first) {
-        load_part<T, false>(s, t, text, n, begin, 0, T::FAR, tid, [](long, u32) {});
+        wait_for_copies();
+        __syncthreads();
+        load_part<T, false>(s, t, far, n, begin, 0, T::FAR, tid, [](long, u32) {});
         __syncthreads();
         for (int c = tid; c < T::OWN; c += T::THREADS) find_start(s, t, c);
         __syncthreads();
@@ -40,16 +43,17 @@ template <class T> __device__ void settle(T &s, const Tables &t, const u8 *text,
     each([&](int c) { settle_starts(s, c); });
 }
 
-// Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier. `near`: as `text`, but only the
-// tile, NEAR bytes before it and AHEAD behind it.
-template <class T> __device__ void one_tile(T &s, const Tables &t, const Work &w, const u8 *near, const u8 *text, u32 n, u32 k, u32 tiles) {
+// Tile k of `tiles`, by the threads of a block, whose tables are loaded. Ends behind a barrier. Of the text, `near` has the tile,
+// NEAR bytes before it and AHEAD behind it; `far` has the FAR bytes before it as well, `look`: no farther is looked first.
+template <class T>
+__device__ void one_tile(T &s, const Tables &t, const Work &w, const u8 *near, const u8 *far, u32 n, u32 k, u32 tiles, int look = T::NEAR) {
     const int tid = threadIdx.x;
     const long begin = (long)k * T::BYTES;
     u32 any = load_tile(s, t, near, n, begin, w.cuts);
     __syncthreads();
-    find_start(s, t, T::OWN + tid);
+    find_start(s, t, T::OWN + tid, look);
     __syncthreads();
-    settle(s, t, text, n, begin);
+    settle(s, t, far, n, begin);
     walk(s, begin, tid, w.exits + k);
     __syncthreads();
     any = __syncthreads_or(any | store_mask(s, n, begin, tid, w.mask));
@@ -72,26 +76,48 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, 
     __syncthreads();
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) one_tile(s, t, w, w.text, w.text, n, k, tiles);
 }
+// The part of a text in the host's memory that a block needs for a tile. All is asked for at once: an answer takes long.
+template <class T> struct Pulled {
+    static constexpr int TIMES = (T::PULLED - T::FAR + 16 * T::THREADS - 1) / (16 * T::THREADS);
+    uint4 parts[TIMES];
+    // Of the part that each thread has, place(v, at, part): where it lies in the block's memory, and in the text.
+    template <class F> __device__ void each(u32 n, long first, F &&place) {
+#pragma unroll
+        for (int k = 0; k < TIMES; k++) {
+            const int v = T::FAR + 16 * (k * T::THREADS + threadIdx.x);
+            const long at = first + v;
+            if (v < T::PULLED && at >= 0 && at < n) place(v, at, parts[k]);
+        }
+    }
+};
+// Whether rows that no thread synchronises in are likely to stand before a tile: all of the NEAR bytes are of no ASCII.
+template <class T> __device__ bool row_before(const u8 *pulled) {
+    u32 all = 0x80808080u;
+    for (int k = 0; k < T::NEAR; k += 4) all &= *(const u32 *)(pulled + T::FAR + k);
+    return all == 0x80808080u;
+}
 // The same of a text that still is in the host's memory: it comes over the bus while other blocks have theirs already. Leaves it, and
 // what the request says, where the other kernels look for it; all counters are zero, as the last kernel has left them.
 template <class T> __device__ void pulled_tiles_kernel(const Tables &t, const Work &w, u8 *raw) {
     T &s = *(T *)raw;
     u8 *pulled = raw + tile_size<T>(t);
     const u8 *text = (const u8 *)(w.staged + 1);
-    const u32 n = w.staged->n, tiles = n / T::BYTES + 1;
-    if (!blockIdx.x && !threadIdx.x) w.request->n = n, w.request->turn = w.staged->turn;
-    load_tables(s, t, threadIdx.x);
+    const u32 n = w.staged->n, tiles = n / T::BYTES + 1, tid = threadIdx.x;
+    if (!blockIdx.x && !tid) w.request->n = n, w.request->turn = w.staged->turn;
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) {
-        const long first = (long)k * T::BYTES - T::NEAR;
-        for (int v = 16 * threadIdx.x; v < T::PULLED; v += 16 * T::THREADS) {
-            const long at = first + v;
-            if (at < 0 || at >= n) continue;
-            const uint4 part = *(const uint4 *)(text + at);
+        const long first = (long)k * T::BYTES - T::LEFT;
+        Pulled<T> own;
+        own.each(n, first, [&](int, long at, uint4 &part) { part = *(const uint4 *)(text + at); });
+        if (k == blockIdx.x) load_tables(s, t, tid);  // while that is on its way
+        own.each(n, first, [&](int v, long at, uint4 &part) {
             *(uint4 *)(pulled + v) = part;
-            if (v >= T::NEAR && v < T::NEAR + T::BYTES) *(uint4 *)((u8 *)w.text + at) = part;
-        }
+            if (v >= T::LEFT && v < T::LEFT + T::BYTES) *(uint4 *)((u8 *)w.text + at) = part;
+        });
         __syncthreads();
-        one_tile(s, t, w, pulled - first, text, n, k, tiles);
+        const bool far = t.open_rows && k && row_before<T>(pulled);
+        if (far && tid < T::FAR / 16 && first + 16 * (long)tid >= 0) copy_behind(pulled + 16 * tid, text + first + 16 * tid);
+        one_tile(s, t, w, pulled - first, far ? pulled - first : text, n, k, tiles, far ? T::NEAR / 4 : T::NEAR);
+        if (far) wait_for_copies();
     }
 }
 

@@ -42,7 +42,7 @@ struct Tables {
     const u64 *members;      // beside rows of `sync`: rows of up to four states, 16 bits each, 0xffff for none; of more, none at all
     // A row has an entry per class; then one for bytes that continue a character, one for the break.
     u32 classes, stride, states, moves_size, sync_size;
-    u32 bits_8, bits_16, bits_long, longest, bits_pair, bits_adjacent, unused;
+    u32 bits_8, bits_16, bits_long, longest, bits_pair, bits_adjacent, open_rows;  // open_rows: nothing synchronises in a row of CJK
 };
 static_assert(sizeof(Tables) == 15 * 8 + 12 * 4, "tables.py packs it without padding");
 static_assert(sizeof(Slot8) == 16 && sizeof(Slot16) == 32 && sizeof(SlotLong) == 32 && sizeof(SlotPair) == 16, "");

@@ -18,7 +18,7 @@ template <int CHUNK_, int THREADS_> struct alignas(16) Tile {
     static constexpr int CHUNK = CHUNK_, THREADS = THREADS_, BYTES = CHUNK * THREADS;
     static constexpr int NEAR = 64, FAR = 512, LEFT = FAR + NEAR, SPAN = LEFT + BYTES;
     static constexpr int PART = CHUNK < 16 ? 4 : 16;  // bytes that a thread classifies at once
-    static constexpr int AHEAD = 32, PULLED = NEAR + BYTES + AHEAD;
+    static constexpr int AHEAD = 32, PULLED = LEFT + BYTES + AHEAD;  // as much of a text in the host's memory has room in the block's
     static constexpr int OWN = FAR / CHUNK, CHUNKS = OWN + THREADS;  // of the tile's chunks, the first one; of FAR bytes and of it
     static constexpr int WORDS = SPAN / 4, PER_CHUNK = CHUNK / 4;
     static constexpr int NOWHERE = 0x7fffffff;
@@ -74,12 +74,13 @@ template <class T> HD int synchronise(const T &s, const Tables &t, int i, int e,
 }
 HD u32 any_state(const Tables &t) { return t.states * t.stride; }
 // Of a chunk: the tile's, or one of those before it.
-template <class T> HD void find_start(T &s, const Tables &t, int chunk) {
+// `near`: how far back the tile's first chunk may look.
+template <class T> HD void find_start(T &s, const Tables &t, int chunk, int near = T::NEAR) {
     const int begin = T::begin_of(chunk), end = begin + T::CHUNK;
     u32 row = any_state(t);
     int found = T::NOWHERE;
     if (chunk == T::OWN)  // mostly a few bytes are enough; what is walked twice delays the tile
-        for (int back = T::NEAR / 4; back <= T::NEAR && found == T::NOWHERE; back *= 2)
+        for (int back = T::NEAR / 4; back <= near && found == T::NOWHERE; back *= 4)
             found = synchronise(s, t, begin - back, begin, row = any_state(t));
     if (found == T::NOWHERE) found = synchronise(s, t, begin, end, row);
     s.from[chunk] = found;

@@ -72,6 +72,16 @@ class Splits:
         """Entries of a row: odd, so that neighbouring states lie in other banks."""
         return (self.classes + 2) | 1
 
+    @property
+    def open_rows(self) -> bool:
+        """Whether nothing synchronises in a row of CJK, however long: it may be upper or lower case to the pattern."""
+        cls = self.of_point[0x4E2D]
+        known, at, seen = False, 0, set[int]()
+        while not known and at not in seen:
+            seen.add(at)
+            known, at = self.sync.rows[at][cls]
+        return not known
+
     @cached_property
     def live(self) -> list[frozenset[int]]:
         """Per state, the registers that it reads."""

@@ -69,7 +69,7 @@ NUMBERS = (
     "longest",
     "bits_pair",
     "bits_adjacent",
-    "unused",
+    "open_rows",
 )
 """In the order of the 32-bit numbers behind them."""
 _HASHED = (
@@ -161,7 +161,7 @@ def _parts(splits: Splits, vocabulary: Vocabulary) -> _Parts:
         "moves_size": arrays["moves"].size,
         "sync_size": arrays["sync"].size,
         "longest": max(len(text) for text, _ in vocabulary.pieces),
-        "unused": 0,
+        "open_rows": int(splits.open_rows),
     }
     for name, array in _HASHED:
         numbers[f"bits_{name}"] = len(arrays[array]).bit_length() - 1
