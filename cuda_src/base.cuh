@@ -6,8 +6,10 @@
 
 #ifdef __CUDACC__
 #define HD __host__ __device__ __forceinline__
+#define UNROLLED _Pragma("unroll")
 #else
 #define HD inline
+#define UNROLLED
 #endif
 
 typedef uint8_t u8;

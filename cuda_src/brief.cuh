@@ -85,7 +85,8 @@ template <class T> __device__ void brief_kernel(const Tables &t, const Work &giv
     one_tile(tile, t, w, s.text, s.text, s.request.n, 0, 1);
     find_longs(t, w);
     __syncthreads();
-    longs_kernel<T::THREADS>(t, w, s.now.stretches);
+    static_assert(T::BYTES <= SMALL_UNIT * WARPS, "");
+    longs_kernel<T::THREADS, true>(t, w, s.now.stretches);
     __syncthreads();
     const u32 pieces = list_brief(s, s.now.list, s.sums);
     if (!tid) s.pieces = pieces;

@@ -20,6 +20,8 @@
 #define __host__
 #define __device__
 #define __global__
+#define __grid_constant__
+#define __noinline__ __attribute__((noinline))
 #define __shared__ static
 #define __forceinline__ inline
 #define __align__(N) __attribute__((aligned(N)))

@@ -23,10 +23,10 @@ extern "C" __device__ const u32 tt_sizes[10] = {
 SHAPED(small, Small, Small::THREADS, pulled_tiles_kernel)
 SHAPED(large, Large, Large::THREADS, tiles_kernel)
 
-extern "C" __global__ void __launch_bounds__(Brief::THREADS) tt_brief(Tables t, Work w) { SHARED; brief_kernel<Brief>(t, w, raw); }
-extern "C" __global__ void __launch_bounds__(256) tt_longs(Tables t, Work w) { SHARED; longs_kernel<256>(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(Brief::THREADS) tt_brief(const __grid_constant__ Tables t, const __grid_constant__ Work w) { SHARED; brief_kernel<Brief>(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(256) tt_longs(const __grid_constant__ Tables t, const __grid_constant__ Work w) { SHARED; longs_kernel<256>(t, w, raw); }
 extern "C" __global__ void __launch_bounds__(128, 12) tt_windows(Tables t, Work w) { encode_windows(t, w); }
-extern "C" __global__ void __launch_bounds__(256) tt_stretches(Tables t, Work w) { SHARED; stretches_kernel<256>(t, w, raw); }
+extern "C" __global__ void __launch_bounds__(256) tt_stretches(const __grid_constant__ Tables t, const __grid_constant__ Work w) { SHARED; stretches_kernel<256>(t, w, raw); }
 extern "C" __global__ void __launch_bounds__(PROBE_THREADS) tt_probe(Tables t, Work w) { SHARED; let_next_start(); probe_kernel<PROBE_THREADS>(t, w, raw); }
 extern "C" __global__ void __launch_bounds__(128) tt_merge(Tables t, Work w) { SHARED; let_next_start(); wait_for_last(); merge_kernel<false>(t, w, raw); }
 extern "C" __global__ void __launch_bounds__(128, 12) tt_merge_few(Tables t, Work w) { let_next_start(); wait_for_last(); merge_kernel<true>(t, w, nullptr); }

@@ -57,15 +57,15 @@ __device__ inline void join_windows(const Work &w) {
     }
 }
 
-template <int THREADS> __device__ void stretches_kernel(const Tables &t, const Work &w, u8 *raw) {
+template <int THREADS, bool BRIEF = false> __device__ void stretches_kernel(const Tables &t, const Work &w, u8 *raw) {
     if (!w.request->longs) return;
     join_windows(w);
     grid_sync(&w.request->barriers[1]);
-    if (w.request->open) encode_stretches(t, w, *(StretchSpace<THREADS> *)raw);
+    if (w.request->open) encode_stretches<THREADS, BRIEF>(t, w, *(StretchSpace<THREADS> *)raw);
 }
-template <int THREADS> __device__ void longs_kernel(const Tables &t, const Work &w, u8 *raw) {
+template <int THREADS, bool BRIEF = false> __device__ void longs_kernel(const Tables &t, const Work &w, u8 *raw) {
     if (!w.request->longs) return;
     encode_windows(t, w);
     grid_sync(&w.request->barriers[1]);
-    stretches_kernel<THREADS>(t, w, raw);
+    stretches_kernel<THREADS, BRIEF>(t, w, raw);
 }

@@ -43,14 +43,39 @@ template <class P> HD void share_begin(const Sequence<P> &s, const Tables &t, co
         s.ranks[i] = ASK;
     }
 }
+// N values from `base` on, `other` from `end` on: all are asked for before any is looked at, as an answer takes long; less so of
+// short sequences, which lie in the block's own memory.
+template <class P> constexpr u32 AT_A_TIME = sizeof(P) == 2 ? 1 : 8;
+template <u32 N, class V> HD void read(const V *from, u32 base, u32 end, V other, V (&into)[N]) {
+    UNROLLED for (u32 k = 0; k < N; k++) into[k] = base + k < end ? from[base + k] : other;
+}
 // The lowest rank of the share, and a place that has it.
 template <class P> HD u32 share_rank(const Sequence<P> &s, const Tables &t, const Share &own, u32 &at) {
+    constexpr u32 AT = AT_A_TIME<P>;
+    const u32 end = own.high < s.size ? own.high : s.size - 1;  // the last token begins no pair
     u32 best = NONE;
     at = own.low;
-    for (u32 i = own.low; i < own.high && i + 1 < s.size; i++) {
-        u32 rank = s.ranks[i], product;
-        if (rank == ASK) s.ranks[i] = rank = pair_rank(t, s.tokens[i], s.tokens[i + 1], product);
-        if (rank < best) best = rank, at = i;
+    for (u32 base = own.low; base < end; base += AT) {
+        u32 ranks[AT], asked = 0;
+        read(s.ranks, base, end, NONE, ranks);
+        UNROLLED for (u32 k = 0; k < AT; k++) asked |= (u32)(ranks[k] == ASK) << k;
+        if (asked) {
+            u32 tokens[AT + 1];
+            read(s.tokens, base, s.size, NONE, tokens);
+            if constexpr (AT == 1) {
+                u32 product;
+                s.ranks[base] = ranks[0] = pair_rank(t, tokens[0], tokens[1], product);
+            } else UNROLLED for (u32 half = 0; half < AT; half += 4) {
+                u32 left[4], right[4], rank[4], product[4];
+                UNROLLED for (u32 k = 0; k < 4; k++)
+                    left[k] = asked >> (half + k) & 1 ? tokens[half + k] : NONE, right[k] = tokens[half + k + 1];
+                if (asked >> half & 15) pair_ranks(t, left, right, rank, product);
+                UNROLLED for (u32 k = 0; k < 4; k++)
+                    if (left[k] != NONE) s.ranks[base + half + k] = ranks[half + k] = rank[k];
+            }
+        }
+        UNROLLED for (u32 k = 0; k < AT; k++)
+            if (ranks[k] < best) best = ranks[k], at = base + k;
     }
     return best;
 }
@@ -61,9 +86,17 @@ template <class P> HD Pair pair_at(const Sequence<P> &s, const Tables &t, u32 at
 }
 // Behind the last token of the share that is not `left`: where a run of it would begin. 0: the share has no other.
 template <class P> HD u32 share_run(const Sequence<P> &s, const Pair &m, const Share &own) {
-    u32 i = own.high;
-    while (i > own.low && s.tokens[i - 1] == m.left) i--;
-    return i > own.low ? i : 0;
+    constexpr u32 AT = AT_A_TIME<P>;
+    for (u32 end = own.high; end > own.low;) {
+        const u32 base = end - own.low > AT ? end - AT : own.low;
+        u32 tokens[AT], last = 0;
+        read(s.tokens, base, end, m.left, tokens);
+        UNROLLED for (u32 k = 0; k < AT; k++)
+            if (tokens[k] != m.left) last = base + k + 1;
+        if (last) return last;
+        end = base;
+    }
+    return 0;
 }
 template <class P> HD bool merges_at(const Sequence<P> &s, const Pair &m, u32 i) {
     return i + 1 < s.size && s.tokens[i] == m.left && s.tokens[i + 1] == m.right;
@@ -75,18 +108,41 @@ template <class P> HD u32 share_from(const Sequence<P> &s, const Pair &m, const 
     return own.low + (m.left != m.right || (own.low - run) & 1);
 }
 template <class P> HD u32 share_count(const Sequence<P> &s, const Pair &m, u32 from, const Share &own) {
+    constexpr u32 AT = AT_A_TIME<P>;
     u32 n = 0;
-    for (u32 i = from; i < own.high; i += merges_at(s, m, i) ? 2 : 1) n++;
+    bool merged = false;  // into the token before it
+    for (u32 base = from; base < own.high; base += AT) {
+        u32 tokens[AT + 1];
+        read(s.tokens, base, s.size, NONE, tokens);
+        UNROLLED for (u32 k = 0; k < AT; k++) {
+            if (base + k >= own.high) break;
+            n += !merged;
+            merged = !merged && tokens[k] == m.left && tokens[k + 1] == m.right;
+        }
+    }
     return n;
 }
 template <class P> HD void share_merge(const Sequence<P> &s, const Pair &m, u32 from, const Share &own, u32 to) {
-    for (u32 i = from; i < own.high; to++) {
-        bool merge = merges_at(s, m, i);
-        u32 next = i + 1 + merge;
-        s.next_tokens[to] = merge ? m.product : s.tokens[i];
-        s.next_starts[to] = s.starts[i];
-        s.next_ranks[to] = merge || merges_at(s, m, next) ? ASK : s.ranks[i];
-        i = next;
+    constexpr u32 AT = AT_A_TIME<P>;
+    bool merged = false;
+    for (u32 base = from; base < own.high; base += AT) {
+        u32 tokens[AT + 2], ranks[AT];
+        P starts[AT];
+        read(s.tokens, base, s.size, NONE, tokens);
+        read(s.ranks, base, own.high, NONE, ranks);
+        read(s.starts, base, own.high, (P)0, starts);
+        UNROLLED for (u32 k = 0; k < AT; k++) {
+            if (base + k >= own.high) break;
+            if (merged) {
+                merged = false;
+                continue;
+            }
+            const bool next = tokens[k + 1] == m.left && tokens[k + 2] == m.right;  // merges, unless this one takes it
+            merged = tokens[k] == m.left && tokens[k + 1] == m.right;
+            s.next_tokens[to] = merged ? m.product : tokens[k];
+            s.next_starts[to] = starts[k];
+            s.next_ranks[to++] = merged || next ? ASK : ranks[k];
+        }
     }
 }
 // A round whose rule is a dip: each of its merges from the left, followed by those of its rank or below that it makes

@@ -22,18 +22,20 @@ template <class Team, class P> __device__ bool merge_dip(Team &team, const Table
     return false;
 }
 // Rounds until all is merged, or no more than `few` tokens are left. False: a dip in too long a sequence.
-template <class Team, class P> __device__ bool merge_unit(Team &team, const Tables &t, Sequence<P> &s, u32 few = 0) {
+template <class Team, class P> __device__ __forceinline__ bool merge_rounds(Team &team, const Tables &t, Sequence<P> &s, u32 few) {
+    bool whole = true;
     for (;;) {
         team.sync();
-        if (s.size <= few) return true;
+        if (s.size <= few) break;
         const Share own = share_of(s.size, team.rank(), team.size());
         u32 at, rank = share_rank(s, t, own, at);
         team.min(rank, at);
-        if (rank == NONE) return true;
+        if (rank == NONE) break;
         u32 left;
         if (rank & 1) {
-            if (!merge_dip(team, t, s, rank, own)) return false;
-            continue;
+            whole = merge_dip(team, t, s, rank, own);
+            if (whole) continue;
+            break;
         }
         const Pair m = pair_at(s, t, at);
         const u32 run = m.left == m.right ? team.max_before(share_run(s, m, own)) : 0;
@@ -42,7 +44,17 @@ template <class Team, class P> __device__ bool merge_unit(Team &team, const Tabl
         share_merge(s, m, from, own, to);
         s.swap(left);
     }
+    return whole;
 }
+// There is one of these for each kind of team, not for each place that calls it, as a kernel's code is read from memory too; but a
+// warp's, whose rounds are short.
+template <class Team, class P> __device__ __noinline__ bool merge_unit(Team team, const Tables &t, Sequence<P> &given, u32 few = 0) {
+    Sequence<P> s = given;
+    const bool whole = merge_rounds(team, t, s, few);
+    given = s;
+    return whole;
+}
+template <class P> __device__ __forceinline__ bool merge_unit(WarpTeam &team, const Tables &t, Sequence<P> &s) { return merge_rounds(team, t, s, 0); }
 template <class Team, class P> __device__ bool encode_unit(Team &team, const Tables &t, Sequence<P> &s, const u8 *text) {
     begin_unit(team, t, s, text);
     return merge_unit(team, t, s);
@@ -111,7 +123,7 @@ __device__ inline void list_unit(const Work &w, const Unit &unit, u32 pass) {
     w.units[atomicAdd(w.request->units + (pass & 1), 1u)] = unit;
 }
 
-// Finds the units of a pass. Those of a warp are encoded at once, others listed.
+// Finds the units of a pass. Those of a warp are encoded at once; of others is listed where they begin.
 template <int THREADS> __device__ void small_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
     const u64 longs = w.request->longs;
     const u32 pieces = longs >> 32, slots = slots_of(longs), step = gridDim.x * THREADS;
@@ -178,10 +190,12 @@ template <int THREADS> __device__ bool encode_run(const Tables &t, const Work &w
     return true;
 }
 
-template <int THREADS> __device__ void big_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
+// Finds where the units of a pass end that are no warp's. Runs are encoded at once; of the others, `bigs` has from then on the ends
+// and the beginnings of those that are for one block (nothing for the rest), `giants` has those that are for several.
+// BRIEF: no text is longer than what the block's own memory has room for.
+template <int THREADS, bool BRIEF> __device__ void find_big_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
     const u32 bigs = w.request->bigs[pass & 1], pieces = w.request->longs >> 32;
     const Marks m = marks_of(w);
-    BlockTeam<THREADS> team(space.team);
     for (u32 k = blockIdx.x; k < bigs; k += gridDim.x) {
         const u32 slot = w.bigs[k] >> 32, piece = piece_of(w, pieces, slot);
         const LongPiece p = w.longs[piece];
@@ -199,40 +213,43 @@ template <int THREADS> __device__ void big_units(const Tables &t, const Work &w,
             if (__syncthreads_or(least != NONE)) break;
         }
         unit.end = space.end;
-        if (encode_run(t, w, space, unit)) {
-        } else if (unit.end - unit.begin <= SMALL_UNIT * (THREADS / 32)) {
-            clear_unit(team, w, unit);
-            Sequence<u16> s = small_sequence(space.small, THREADS / 32, unit.end - unit.begin);
-            if (!encode_unit(team, t, s, w.text + unit.begin) && !threadIdx.x) atomicAdd(&w.request->error, 1u);
-            put_unit(team, w, unit, s);
-        } else if (unit.end - unit.begin > BLOCK_UNIT * THREADS) {
-            if (!threadIdx.x) w.giants[atomicAdd(w.request->giants + (pass & 1), 1u)] = unit;
-        } else {
-            clear_unit(team, w, unit);
-            Sequence<u32> s = long_sequence(w, unit);
-            if (!encode_unit(team, t, s, w.text + unit.begin) && !threadIdx.x) atomicAdd(&w.request->error, 1u);
-            put_unit(team, w, unit, s);
+        const bool run = encode_run(t, w, space, unit), giant = !BRIEF && unit.end - unit.begin > BLOCK_UNIT * THREADS;
+        if (!threadIdx.x) {
+            w.bigs[k] = run || giant ? 0 : (u64)unit.end << 32 | unit.begin;
+            if (!run && giant) w.giants[atomicAdd(w.request->giants + (pass & 1), 1u)] = unit;
+            if (unit.begin > p.begin || unit.end < p.end) list_unit(w, unit, pass);
         }
-        if (!threadIdx.x && (unit.begin > p.begin || unit.end < p.end)) list_unit(w, unit, pass);
         __syncthreads();
     }
 }
 
-// All at once: each has blocks as its length is among all, one at least; where there are more than blocks, one in turn.
-template <int THREADS> __device__ void giant_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
-    const u32 giants = w.request->giants[pass & 1], spare = gridDim.x - giants;
+// A unit by one block. Ends behind a barrier.
+template <int THREADS, bool BRIEF> __device__ void unit_by_block(const Tables &t, const Work &w, StretchSpace<THREADS> &space, const Unit &unit) {
+    BlockTeam<THREADS> team(space.team);
+    bool whole = true;
+    clear_unit(team, w, unit);
+    if (BRIEF || unit.end - unit.begin <= SMALL_UNIT * (THREADS / 32)) {
+        Sequence<u16> s = small_sequence(space.small, THREADS / 32, unit.end - unit.begin);
+        whole = encode_unit(team, t, s, w.text + unit.begin);
+        put_unit(team, w, unit, s);
+    } else if constexpr (!BRIEF) {
+        Sequence<u32> s = long_sequence(w, unit);
+        whole = encode_unit(team, t, s, w.text + unit.begin);
+        put_unit(team, w, unit, s);
+    }
+    if (!whole && !threadIdx.x) atomicAdd(&w.request->error, 1u);
+    __syncthreads();
+}
+
+// Those for several blocks, by the first `blocks` of all: each has as many as its length is among all, one at least; where there are
+// more than blocks, one in turn.
+template <int THREADS> __device__ void giant_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 giants, u32 blocks) {
     BlockTeam<THREADS> block(space.team);
-    if (giants >= gridDim.x) {
-        for (u32 k = blockIdx.x; k < giants; k += gridDim.x) {
-            const Unit unit = w.giants[k];
-            clear_unit(block, w, unit);
-            Sequence<u32> s = long_sequence(w, unit);
-            if (!encode_unit(block, t, s, w.text + unit.begin) && !threadIdx.x) atomicAdd(&w.request->error, 1u);
-            put_unit(block, w, unit, s);
-            __syncthreads();
-        }
+    if (giants >= blocks) {
+        for (u32 k = blockIdx.x; k < giants; k += blocks) unit_by_block<THREADS, false>(t, w, space, w.giants[k]);
         return;
     }
+    const u32 spare = blocks - giants;
     u32 all = 0, done = 0, total;
     for (u32 k = threadIdx.x; k < giants; k += THREADS) all += w.giants[k].end - w.giants[k].begin;
     block.sum_before(all, all);
@@ -250,15 +267,31 @@ template <int THREADS> __device__ void giant_units(const Tables &t, const Work &
     clear_unit(team, w, unit);
     Sequence<u32> s = long_sequence(w, unit);
     begin_unit(team, t, s, w.text + unit.begin);
-    bool done_all = merge_unit(team, t, s, BLOCK_UNIT * THREADS);
-    if (done_all && s.size <= BLOCK_UNIT * THREADS) {  // one block is quicker with the rest
+    bool whole = merge_unit(team, t, s, BLOCK_UNIT * THREADS);
+    if (whole && s.size <= BLOCK_UNIT * THREADS) {  // one block is quicker with the rest
         if (blockIdx.x != space.first) return;
-        done_all = merge_unit(block, t, s);
+        whole = merge_unit(block, t, s);
         put_unit(block, w, unit, s);
     } else {
         put_unit(team, w, unit, s);
     }
-    if (!done_all && !team.rank()) atomicAdd(&w.request->error, 1u);
+    if (!whole && !team.rank()) atomicAdd(&w.request->error, 1u);
+}
+
+// All that find_big_units has found, at the same time: at least half of the blocks for giants, where there are any.
+template <int THREADS, bool BRIEF> __device__ void big_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
+    const u32 bigs = w.request->bigs[pass & 1], giants = w.request->giants[pass & 1];
+    u32 first = 0;  // of the blocks for the others
+    if constexpr (!BRIEF) {
+        if (giants) {
+            first = gridDim.x - min(bigs, gridDim.x / 2);
+            if (blockIdx.x < first) giant_units(t, w, space, giants, first);
+            if (first == gridDim.x) first = 0;  // there is one block
+            else if (blockIdx.x < first) return;
+        }
+    }
+    for (u32 k = blockIdx.x - first; k < bigs; k += gridDim.x - first)
+        if (const u64 unit = w.bigs[k]) unit_by_block<THREADS, BRIEF>(t, w, space, Unit{(u32)unit, (u32)(unit >> 32), 0});
 }
 
 // The place of a token's beginning next to `at`, which is one too: before it, or behind; the piece's end if there is none.
@@ -308,7 +341,7 @@ __device__ inline void look_at_ends(const Tables &t, const Work &w, SmallSpace &
     }
 }
 
-template <int THREADS> __device__ void encode_stretches(const Tables &t, const Work &w, StretchSpace<THREADS> &space) {
+template <int THREADS, bool BRIEF> __device__ void encode_stretches(const Tables &t, const Work &w, StretchSpace<THREADS> &space) {
     Request &r = *w.request;
     u32 unsettled = 0;
     for (u32 pass = 1;; pass++) {
@@ -316,14 +349,11 @@ template <int THREADS> __device__ void encode_stretches(const Tables &t, const W
         small_units(t, w, space, pass);
         grid_sync(&r.barriers[1]);
         if (r.bigs[odd]) {
-            big_units(t, w, space, pass);
+            if constexpr (!BRIEF) clear_teams(w);
+            find_big_units<THREADS, BRIEF>(t, w, space, pass);
             grid_sync(&r.barriers[1]);
-            if (r.giants[odd]) {
-                clear_teams(w);
-                grid_sync(&r.barriers[1]);
-                giant_units(t, w, space, pass);
-                grid_sync(&r.barriers[1]);
-            }
+            big_units<THREADS, BRIEF>(t, w, space, pass);
+            grid_sync(&r.barriers[1]);
         }
         if (!r.units[odd]) break;
         if (!blockIdx.x && !threadIdx.x) r.units[!odd] = r.bigs[!odd] = r.giants[!odd] = 0, r.passes = pass;

@@ -24,7 +24,7 @@ struct Request {  // copied with the text, so that counters are zero
     u32 shorts, middles;
     u32 open;         // whether windows leave words of long pieces open
     u32 unsettled;    // ends of units that were not settled, in all passes
-    u32 units[2], bigs[2], giants[2];  // of even and of odd passes; bigs: no warp's; giants: no block's
+    u32 units[2], bigs[2], giants[2];  // of even and of odd passes; bigs: no warp's; giants: several blocks'
     u32 error;        // units that would take long (DIPS_LIMIT); pieces that nothing has encoded
     u32 total;        // tokens
     u32 passes;
@@ -52,7 +52,7 @@ struct Work {
     u64 *windows;
     u32 *marked;     // per slot (units.cuh): the pass that has it encoded
     Unit *units, *giants;
-    u64 *bigs;       // slot << 32 | where the unit begins
+    u64 *bigs;       // slot << 32 | where the unit begins; later its end << 32 | where it begins (find_big_units)
     u64 *team;       // what all blocks tell each other
     u32 *ids;        // per probe tile, room for one a byte
     u32 *loose;

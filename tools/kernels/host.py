@@ -117,9 +117,7 @@ class HostCore:
         """Where the tokens of a text begin that is merged as one unit, whatever it is; None: it has a dip too long."""
         out = np.zeros(len(text), np.uint32)
         counts = Counts()
-        total = self._library.tt_unit(
-            structure_of(tables), text, len(text), out.ctypes.data, ctypes.addressof(counts)
-        )
+        total = self._library.tt_unit(structure_of(tables), text, len(text), out.ctypes.data, ctypes.addressof(counts))
         return None if total == 0xFFFFFFFF else out[:total], counts.as_dict()
 
 

@@ -77,6 +77,17 @@ def test_a_long_text_has_blocks_for_all_of_it() -> None:
         assert np.array_equal(found, want), shape
 
 
+@pytest.mark.parametrize("name", each(("llama3_1", "gpt_oss")))
+def test_units_of_all_sizes_in_one_text(name: str) -> None:
+    """Rows of one character or word in one piece: a warp's units, a block's, and such as several blocks would take."""
+    rng = random.Random(name)
+    parts = ["\u00b7" * 1500, "\u00b6" * 240, ".::" * 62, "\uff0f" * 1900, "?," * 1400, "|" * 1300, "/" * 33, "*" * 31]
+    text = "".join(rng.choices(parts, k=14)) + "\u044b\u045fN" * 1400 + "".join(rng.choices(parts, k=6))
+    for shape in (SMALL, LARGE):
+        found = emulated().encode(tables(name), text.encode(), Layout.of(1 << 17, shape))
+        assert np.array_equal(found, reference(name).encode(text)), shape
+
+
 def test_segments_in_one_launch() -> None:
     parts = [corpus(k, 150) for k in range(5)]
     known = [reference("gpt2_tiktoken").encode(part).tolist() for part in parts]
