@@ -63,12 +63,25 @@ def test_libraries_give_the_references_ids(name: str) -> None:
     found = gpu_beside.libraries(folder)
     assert sorted(found) == (["tiktoken"] if "tiktoken" in name else ["HF tokenizers", "fastokens"])
     for library, encode in found.items():
+        assert not isinstance(encode, str)
         answer = encode(text)
         if library == "fastokens":
             answer = np.frombuffer(answer[0], "<u4")
         ids = answer[0].ids if library == "HF tokenizers" else answer
         assert np.array_equal(ids, reference(name).encode(text)), library
     assert [row.engine for row in gpu_beside.cores(folder, (300,), 3)] == [f"{name}, {one}" for one in found]
+
+
+@pytest.mark.parametrize("name", each(("tekken",)))
+def test_a_library_that_refuses_a_tokenizer_has_rows_that_say_so(name: str) -> None:
+    rows = gpu_beside.cores(data_path("tokenizers", name), (50, 300), 3)
+    assert [(row.engine, row.size, row.n > 0) for row in rows] == [
+        (f"{name}, HF tokenizers", 50, True),
+        (f"{name}, HF tokenizers", 300, True),
+        (f"{name}, fastokens", 50, False),
+        (f"{name}, fastokens", 300, False),
+    ]
+    assert rows[-1].note.startswith("fastokens refuses it: ")
 
 
 def test_similarity_is_the_share_of_ids_at_their_places() -> None:

@@ -27,7 +27,7 @@ from toktier.engines.tiktoken_engine import TiktokenEngine
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID
 from toktier.ids import Ids
 from toktier.reference_of import reference_of
-from tools.bench.records import Record, record
+from tools.bench.records import Record, record, unmeasured
 from tools.bench.texts import chat, corpus
 from tools.kernels.check import read
 
@@ -115,12 +115,16 @@ def cores(folder: Path, sizes: Sequence[int], rounds: int) -> list[Record]:
     found = []
     for library, encode in libraries(folder).items():
         for size in sizes:
+            if isinstance(encode, str):
+                found.append(unmeasured("cores", "steady", f"{folder.name}, {library}", size, encode))
+                continue
             times = timed(partial(encode, corpus(1000, size)), max(3, min(rounds, 20_000_000 // size)), 1)
             found.append(record("cores", "steady", f"{folder.name}, {library}", size, times))
     return found
 
 
-def libraries(folder: Path) -> dict[str, Callable[[str], Any]]:
+def libraries(folder: Path) -> dict[str, Callable[[str], Any] | str]:
+    """What encodes a text by each library, or why it does not take this tokenizer."""
     files = read(folder)
     reference = reference_of(files)[0]
     if isinstance(reference, TiktokenEngine):
@@ -129,11 +133,15 @@ def libraries(folder: Path) -> dict[str, Callable[[str], Any]]:
     from tokenizers import Tokenizer
 
     known = Tokenizer.from_str(files.tokenizer.decode())
-    fast = fastokens.Tokenizer.from_json_str(files.tokenizer.decode())
-    return {
-        "HF tokenizers": lambda text: known.encode_batch_fast([text], add_special_tokens=False),
-        "fastokens": lambda text: fast.encode_batch_flat([text]),
+    found: dict[str, Callable[[str], Any] | str] = {
+        "HF tokenizers": lambda text: known.encode_batch_fast([text], add_special_tokens=False)
     }
+    try:
+        fast = fastokens.Tokenizer.from_json_str(files.tokenizer.decode())
+        found["fastokens"] = lambda text: fast.encode_batch_flat([text])
+    except ValueError as error:
+        found["fastokens"] = f"fastokens refuses it: {error}"
+    return found
 
 
 def similarity(encoder: Encodes, reference: Reference, name: str, text: str, rows: bytes) -> Similarity:
