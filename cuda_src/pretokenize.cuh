@@ -76,15 +76,16 @@ template <class T> __device__ void tiles_kernel(const Tables &t, const Work &w, 
     __syncthreads();
     for (u32 k = blockIdx.x; k < tiles; k += gridDim.x) one_tile(s, t, w, w.text, w.text, n, k, tiles);
 }
-// The part of a text in the host's memory that a block needs for a tile. All is asked for at once: an answer takes long.
+// The part of a text in the host's memory that a block needs for a tile. All is asked for at once: an answer takes long. Of what
+// stands before NEAR the last 16 bytes are in it: whoever looks at a character reads a word before it too.
 template <class T> struct Pulled {
-    static constexpr int TIMES = (T::PULLED - T::FAR + 16 * T::THREADS - 1) / (16 * T::THREADS);
+    static constexpr int FROM = T::FAR - 16, TIMES = (T::PULLED - FROM + 16 * T::THREADS - 1) / (16 * T::THREADS);
     uint4 parts[TIMES];
     // Of the part that each thread has, place(v, at, part): where it lies in the block's memory, and in the text.
     template <class F> __device__ void each(u32 n, long first, F &&place) {
 #pragma unroll
         for (int k = 0; k < TIMES; k++) {
-            const int v = T::FAR + 16 * (k * T::THREADS + threadIdx.x);
+            const int v = FROM + 16 * (k * T::THREADS + threadIdx.x);
             const long at = first + v;
             if (v < T::PULLED && at >= 0 && at < n) place(v, at, parts[k]);
         }
@@ -115,7 +116,7 @@ template <class T> __device__ void pulled_tiles_kernel(const Tables &t, const Wo
         });
         __syncthreads();
         const bool far = t.open_rows && k && row_before<T>(pulled);
-        if (far && tid < T::FAR / 16 && first + 16 * (long)tid >= 0) copy_behind(pulled + 16 * tid, text + first + 16 * tid);
+        if (far && 16 * tid < Pulled<T>::FROM && first + 16 * (long)tid >= 0) copy_behind(pulled + 16 * tid, text + first + 16 * tid);
         one_tile(s, t, w, pulled - first, far ? pulled - first : text, n, k, tiles, far ? T::NEAR / 4 : T::NEAR);
         if (far) wait_for_copies();
     }

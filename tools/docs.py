@@ -14,7 +14,7 @@ from typing import TypeVar
 from proxy.error_codes import CODES, IN_STREAM
 from toktier.reasons import BYPASS_HELP, GPU_HELP
 from tools import audit_sample, openapi
-from tools.bench import campaigns, cuts, derive, families, full, pages, records
+from tools.bench import campaigns, cuts, derive, families, full, gpu_pages, pages, records
 from tools.configdoc import table as settings_table
 from tools.faults import real_bug
 from tools.faults import tables as faults
@@ -117,6 +117,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     for marker, content in fault_tables():
         yield "docs/faults.md", marker, content
     yield from pages.parts(ROOT / BENCH)
+    yield from gpu_pages.parts(ROOT / BENCH)
     yield "README.md", "bench families", family_table()
 
 
