@@ -209,12 +209,12 @@ def test_rounds_that_dip_are_done_in_parts() -> None:
     rng = random.Random("dips")
     seen = dict.fromkeys(("dips", "dip_parts"), 0)
     splits = splits_of_pattern("[^ ]+| ", Probe(CACHE, FANCY))
-    for _ in range(60):
+    for _ in range(30):
         ranks = shuffled(rng, random_ranks(rng, rng.randint(3, 60), b"abcdef"[: rng.randint(2, 6)]))
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
         lengths = {rank: len(token) for token, rank in ranks.items()}
         merges = rank_merges(ranks)
-        for _ in range(20):
+        for _ in range(12):
             quiet = rng.choice((0, 1, 8, 60))
             letters = b"abcdef" + b"x" * quiet
             text = bytes(rng.choices(letters, k=rng.choice((3, 30, 200, 700))))

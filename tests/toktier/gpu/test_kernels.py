@@ -83,9 +83,9 @@ def test_units_of_all_sizes_in_one_text(name: str) -> None:
     rng = random.Random(name)
     parts = ["\u00b7" * 1500, "\u00b6" * 240, ".::" * 62, "\uff0f" * 1900, "?," * 1400, "|" * 1300, "/" * 33, "*" * 31]
     text = "".join(rng.choices(parts, k=14)) + "\u044b\u045fN" * 1400 + "".join(rng.choices(parts, k=6))
-    for shape in (SMALL, LARGE):
-        found = emulated().encode(tables(name), text.encode(), Layout.of(1 << 17, shape))
-        assert np.array_equal(found, reference(name).encode(text)), shape
+    layout = Layout.of(1 << 17, SMALL if name == "llama3_1" else LARGE)
+    found = emulated().encode(tables(name), text.encode(), layout)
+    assert np.array_equal(found, reference(name).encode(text))
 
 
 def test_segments_in_one_launch() -> None:
