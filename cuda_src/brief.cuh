@@ -85,7 +85,7 @@ template <class T> __device__ void brief_kernel(const Tables &t, const Work &giv
     one_tile(tile, t, w, s.text, s.text, s.request.n, 0, 1);
     find_longs(t, w);
     __syncthreads();
-    static_assert(T::BYTES <= SMALL_UNIT * WARPS, "");
+    static_assert(T::BYTES <= SMALL_UNIT * StretchSpace<T::THREADS>::SPACES, "");
     longs_kernel<T::THREADS, true>(t, w, s.now.stretches);
     __syncthreads();
     const u32 pieces = list_brief(s, s.now.list, s.sums);

@@ -153,7 +153,8 @@ template <class P> HD void share_merge(const Sequence<P> &s, const Pair &m, u32 
 struct Part {
     u32 begin, end;
 };
-constexpr u32 MARGIN = 4, MARGIN_LIMIT = 256;  // tokens on both sides of a part's beginning that no pair of the rank has
+constexpr u32 MARGIN = 4, MARGIN_LIMIT = 4096;  // tokens on both sides of a part's beginning that no pair of the rank has
+static_assert(MARGIN_LIMIT > DIPS_LIMIT, "at last one thread has all that it may");
 
 // The first token of [from, to) at which a part may begin; `to` if there is none.
 template <class P> HD u32 quiet_from(const Sequence<P> &s, u32 rank, u32 from, u32 to, u32 margin) {

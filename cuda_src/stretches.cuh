@@ -96,7 +96,8 @@ __device__ inline Sequence<u32> long_sequence(const Work &w, const Unit &unit) {
 }
 
 template <int THREADS> struct StretchSpace {
-    SmallSpace small[THREADS / 32];
+    static constexpr int SPACES = THREADS > 256 ? 8 : THREADS / 32;  // warps that encode units of their own; others have no room
+    SmallSpace small[SPACES];
     typename BlockTeam<THREADS>::Space team;
     RunList runs;
     u32 flag, end;
@@ -126,11 +127,13 @@ __device__ inline void list_unit(const Work &w, const Unit &unit, u32 pass) {
 // Finds the units of a pass. Those of a warp are encoded at once; of others is listed where they begin.
 template <int THREADS> __device__ void small_units(const Tables &t, const Work &w, StretchSpace<THREADS> &space, u32 pass) {
     const u64 longs = w.request->longs;
-    const u32 pieces = longs >> 32, slots = slots_of(longs), step = gridDim.x * THREADS;
+    constexpr u32 SPACES = StretchSpace<THREADS>::SPACES;
+    const u32 pieces = longs >> 32, slots = slots_of(longs), warp = threadIdx.x >> 5;
+    if (warp >= SPACES) return;
     const Marks m = marks_of(w);
-    SmallSpace &own = space.small[threadIdx.x >> 5];
+    SmallSpace &own = space.small[warp];
     WarpTeam team;
-    for (u32 base = (blockIdx.x * THREADS + threadIdx.x) & ~31u; base < slots; base += step) {
+    for (u32 base = 32 * (blockIdx.x * SPACES + warp); base < slots; base += 32 * SPACES * gridDim.x) {
         const u32 slot = base + lane_id();
         u32 piece = 0, word = 0, begin = 0;
         bool found = slot < slots && w.marked[slot] == pass;
@@ -228,8 +231,8 @@ template <int THREADS, bool BRIEF> __device__ void unit_by_block(const Tables &t
     BlockTeam<THREADS> team(space.team);
     bool whole = true;
     clear_unit(team, w, unit);
-    if (BRIEF || unit.end - unit.begin <= SMALL_UNIT * (THREADS / 32)) {
-        Sequence<u16> s = small_sequence(space.small, THREADS / 32, unit.end - unit.begin);
+    if (BRIEF || unit.end - unit.begin <= SMALL_UNIT * space.SPACES) {
+        Sequence<u16> s = small_sequence(space.small, space.SPACES, unit.end - unit.begin);
         whole = encode_unit(team, t, s, w.text + unit.begin);
         put_unit(team, w, unit, s);
     } else if constexpr (!BRIEF) {
@@ -357,7 +360,8 @@ template <int THREADS, bool BRIEF> __device__ void encode_stretches(const Tables
         }
         if (!r.units[odd]) break;
         if (!blockIdx.x && !threadIdx.x) r.units[!odd] = r.bigs[!odd] = r.giants[!odd] = 0, r.passes = pass;
-        look_at_ends(t, w, space.small[threadIdx.x >> 5], pass, (blockIdx.x * THREADS + threadIdx.x) >> 5, gridDim.x * THREADS / 32);
+        if (const u32 warp = threadIdx.x >> 5; warp < space.SPACES)
+            look_at_ends(t, w, space.small[warp], pass, blockIdx.x * space.SPACES + warp, gridDim.x * space.SPACES);
         grid_sync(&r.barriers[1]);
         const u32 now = r.unsettled;
         if (now == unsettled) break;

@@ -245,6 +245,11 @@ def test_what_a_dip_reaches_is_in_its_part() -> None:
         again, parts = again + counts["dips_again"], parts + counts["dip_parts"]
     assert again > 5
     assert parts > 20
+    swallowing = BYTE_RANKS | {b"ab" + b"x" * k: 300 + k for k in range(1, 400)} | {b"ab": 900}
+    other = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, swallowing))))
+    starts, counts = host_core().unit(other, b"z" * 100 + b"ab" + b"x" * 1500)
+    assert starts is not None
+    assert (len(starts), counts["dips_again"] > 3) == (100 + 1 + 1500 - 399, True)
     starts, counts = host_core().unit(given, b"ab" * 1000)
     assert starts is not None
     assert (len(starts), counts["dips"]) == (1000, 1)

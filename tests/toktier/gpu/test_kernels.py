@@ -21,7 +21,7 @@ from tests.support.tokenizer_files import CACHE
 from tests.support.tokenizers_data import each
 from toktier.certificate.classes import FANCY, Probe
 from toktier.gpu.buffers import LARGE, SMALL, Layout
-from toktier.gpu.chain import BRIEF, layout_for, room_for
+from toktier.gpu.chain import BRIEF, NAMES, Sizes, layout_for, room_for
 from toktier.gpu.merges import rank_merges
 from toktier.gpu.tables import Tables, _parts, splits_of_pattern
 from toktier.gpu.vocabulary import BREAK_BYTE, BREAK_ID, vocabulary_of_ranks
@@ -86,6 +86,13 @@ def test_units_of_all_sizes_in_one_text(name: str) -> None:
     layout = Layout.of(1 << 17, SMALL if name == "llama3_1" else LARGE)
     found = emulated().encode(tables(name), text.encode(), layout)
     assert np.array_equal(found, reference(name).encode(text))
+
+
+def test_every_kernel_has_the_shared_memory_that_all_devices_give() -> None:
+    """99 KB a block on 8.6, 8.9 and 12.0 (CUDA C++ Programming Guide, compute capabilities)."""
+    numbers = np.array([emulated().library.tt_number(k) for k in range(10)], np.uint32)
+    needed = {name: Sizes.of(numbers).shared(name) for name in NAMES}
+    assert max(needed.values()) <= 99 << 10, needed
 
 
 def test_segments_in_one_launch() -> None:
