@@ -43,8 +43,7 @@ template <class T> __device__ u32 list_brief(const BriefSpace<T> &s, u16 *list, 
     u32 at = warp_sum_before(__popc(bits), total);
     if (!lane_id()) sums[tid >> 5] = total;
     __syncthreads();
-#pragma unroll
-    for (u32 k = 0; k < T::THREADS / 32; k++) {
+    UNROLLED for (u32 k = 0; k < T::THREADS / 32; k++) {
         if (k < tid >> 5) at += sums[k];
         all += sums[k];
     }

@@ -44,10 +44,7 @@ HD void load_part(T &s, const Tables &t, const u8 *text, long n, long begin, int
 #else
                 __builtin_memcpy(in, text + at, T::PART);
 #endif
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-                for (int k = 0; k < WORDS; k++) {
+                UNROLLED for (int k = 0; k < WORDS; k++) {
                     const u32 w = in[k];
                     out[k] = s.blocks[w & 255] | s.blocks[w >> 8 & 255] << 8 | s.blocks[w >> 16 & 255] << 16 | (u32)s.blocks[w >> 24] << 24;
                     if (w & 0x80808080u) leads |= (leads_of(w) * 0x00204081u >> 28) << 4 * k;
@@ -60,10 +57,7 @@ HD void load_part(T &s, const Tables &t, const u8 *text, long n, long begin, int
         }
         while (leads) {
             u32 place[AT_ONCE], hash[AT_ONCE], held[AT_ONCE];
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-            for (int k = 0; k < AT_ONCE; k++) {
+            UNROLLED for (int k = 0; k < AT_ONCE; k++) {
                 place[k] = leads ? lowest(leads) : k ? place[k - 1] : 0;  // the same again, where there are no more
                 leads &= leads - 1;
                 const Around around = around_of(text, at + place[k]);
@@ -75,10 +69,7 @@ HD void load_part(T &s, const Tables &t, const u8 *text, long n, long begin, int
                 if (CUTS && may_cut(around.last(), around.lead()) && at + place[k] && !token_has_bytes(t, around.last(), around.lead()))
                     held[k] = ro(t.adjacent + filter_word(t, hash[k]));
             }
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-            for (int k = 0; k < AT_ONCE; k++)
+            UNROLLED for (int k = 0; k < AT_ONCE; k++)
                 if (~held[k] & filter_bits(hash[k])) bits |= 1u << place[k];
         }
         if (CUTS) put(at, bits);

@@ -34,13 +34,11 @@ HD u32 pair_rank(const Tables &t, u32 left, u32 right, u32 &product) {
 template <int N> HD void pair_ranks(const Tables &t, const u32 (&left)[N], const u32 (&right)[N], u32 (&rank)[N], u32 (&product)[N]) {
 #ifdef __CUDA_ARCH__
     uint4 a[N], b[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) {
+    UNROLLED for (int k = 0; k < N; k++) {
         u32 i = left[k] == NONE ? 0 : hash_pair(left[k], right[k], t.bits_pair);
         a[k] = __ldg((const uint4 *)(t.pairs + i)), b[k] = __ldg((const uint4 *)(t.pairs + i + 1));
     }
-#pragma unroll
-    for (int k = 0; k < N; k++) {
+    UNROLLED for (int k = 0; k < N; k++) {
         bool first = a[k].x == left[k] && a[k].y == right[k], second = b[k].x == left[k] && b[k].y == right[k];
         rank[k] = first ? a[k].z : second ? b[k].z : NONE;
         product[k] = first ? a[k].w : b[k].w;

@@ -51,15 +51,13 @@ template <int THREADS> __device__ void probe_kernel(const Tables &t, const Work 
         for (u32 base = 0; base < pieces; base += AT_ONCE * THREADS) {
             const u8 *x[AT_ONCE];
             u32 length[AT_ONCE], id[AT_ONCE];
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
+            UNROLLED for (int j = 0; j < AT_ONCE; j++) {
                 const u32 i = base + j * THREADS + tid;
                 x[j] = w.text + (i < pieces ? at_of(i) : begin);
                 length[j] = i < pieces ? length_at(i) : 0;
             }
             probe_short(t, x, length, id);
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
+            UNROLLED for (int j = 0; j < AT_ONCE; j++) {
                 const u32 i = base + j * THREADS + tid;
                 if (i >= pieces) continue;
                 if (id[j] == LATER) s.later[atomicAdd(&s.laters, 1u)] = (u16)i;
@@ -173,8 +171,7 @@ constexpr u32 AT_HAND = 3;
 __device__ __forceinline__ void copy_rest(const u32 *loose, const u32 (&ids)[4], const u32 (&counts)[4], u32 at, u32 *to) {
     u32 rest = 0, packed = 0;
     u64 places = 0;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    UNROLLED for (int k = 0; k < 4; k++) {
         rest += counts[k] > AT_HAND ? counts[k] - AT_HAND : 0;
         packed |= counts[k] << 8 * k;
         places |= (u64)(ids[k] & (PROBE_TILE - 1)) << 16 * k;
@@ -209,8 +206,7 @@ template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums,
         const uint4 q = i < pieces ? *(const uint4 *)(w.ids + begin + i) : make_uint4(0, 0, 0, 0);
         const u32 ids[4] = {q.x, q.y, q.z, q.w};
         u32 counts[4], own = 0, total, all = 0;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        UNROLLED for (int k = 0; k < 4; k++) {
             counts[k] = i + k >= pieces ? 0 : is_missed(ids[k]) ? (ids[k] & ~MISSED) >> MISSED_COUNT : 1;
             own += counts[k];
         }
@@ -223,17 +219,13 @@ template <int THREADS> __device__ u32 row_of(const Work &w, u32 tile, u32 *sums,
         }
         copy_rest(w.loose + begin, ids, counts, at, to);
         u32 tokens[4][AT_HAND];  // what is there is asked for at once: stores could be in the way of later loads
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-#pragma unroll
-            for (u32 j = 0; j < AT_HAND; j++) {
+        UNROLLED for (int k = 0; k < 4; k++)
+            UNROLLED for (u32 j = 0; j < AT_HAND; j++) {
                 const bool miss = is_missed(ids[k]) && j < counts[k];
                 tokens[k][j] = miss ? w.loose[begin + (ids[k] & (PROBE_TILE - 1)) + j] : ids[k];
             }
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-#pragma unroll
-            for (u32 j = 0; j < AT_HAND; j++)
+        UNROLLED for (int k = 0; k < 4; k++) {
+            UNROLLED for (u32 j = 0; j < AT_HAND; j++)
                 if (j < counts[k]) to[at + j] = tokens[k][j];
             at += counts[k];
         }

@@ -9,8 +9,7 @@ template <class T> __device__ u32 load_tile(T &s, const Tables &t, const u8 *tex
     clear_mask(s, threadIdx.x);
     load_part<T, true>(s, t, text, n, begin, T::FAR, T::SPAN, threadIdx.x, [&](long at, u32 bits) {
         bits <<= at & 31 & ~(T::PART - 1);
-#pragma unroll
-        for (u32 d = 1; d < 32 / T::PART; d *= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+        UNROLLED for (u32 d = 1; d < 32 / T::PART; d *= 2) bits |= __shfl_xor_sync(ALL, bits, d);
         if (at < begin || at >= begin + T::BYTES) return;
         if (!(at & 31)) cuts[at >> 5] = bits;
         any |= bits;
@@ -83,8 +82,7 @@ template <class T> struct Pulled {
     uint4 parts[TIMES];
     // Of the part that each thread has, place(v, at, part): where it lies in the block's memory, and in the text.
     template <class F> __device__ void each(u32 n, long first, F &&place) {
-#pragma unroll
-        for (int k = 0; k < TIMES; k++) {
+        UNROLLED for (int k = 0; k < TIMES; k++) {
             const int v = FROM + 16 * (k * T::THREADS + threadIdx.x);
             const long at = first + v;
             if (v < T::PULLED && at >= 0 && at < n) place(v, at, parts[k]);

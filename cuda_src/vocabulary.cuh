@@ -88,16 +88,13 @@ constexpr u32 LATER = NONE - 1;
 template <int N> __device__ void probe_short(const Tables &t, const u8 *const (&x)[N], const u32 (&length)[N], u32 (&id)[N]) {
     u64 key[N];
     uint4 a[N], b[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) key[k] = length[k] - 1 < 8 ? load_8(x[k]) : 0;
-#pragma unroll
-    for (int k = 0; k < N; k++) {
+    UNROLLED for (int k = 0; k < N; k++) key[k] = length[k] - 1 < 8 ? load_8(x[k]) : 0;
+    UNROLLED for (int k = 0; k < N; k++) {
         key[k] = first_bytes(key[k], length[k]);
         u32 i = length[k] - 1 < 8 ? hash_8(key[k], length[k], t.bits_8) : 0;
         a[k] = __ldg((const uint4 *)(t.slots_8 + i)), b[k] = __ldg((const uint4 *)(t.slots_8 + i + 1));
     }
-#pragma unroll
-    for (int k = 0; k < N; k++) {
+    UNROLLED for (int k = 0; k < N; k++) {
         bool first = ((u64)a[k].y << 32 | a[k].x) == key[k] && a[k].w == length[k];
         bool second = ((u64)b[k].y << 32 | b[k].x) == key[k] && b[k].w == length[k];
         id[k] = first ? a[k].z : second ? b[k].z : a[k].w && b[k].w ? LATER : NONE;

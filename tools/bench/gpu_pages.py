@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.bench import records
+from tools.bench.gpu import BESIDE
 from tools.bench.records import Record
 
 PAGE = "docs/gpu.md"
@@ -20,7 +21,6 @@ REQUESTS = (
     ("device", "steady"),
 )
 KINDS = ("code", "prose", "mixed", "chat", "CJK")
-BESIDE = (1_000, 64_000, 1_000_000)
 IN_TURN, ALONE, DEVICE, CORES, BATCH = (
     "host to host, pinned, in turn",
     "host to host, bytes",

@@ -204,6 +204,14 @@ def test_long_pieces_of_small_random_vocabularies() -> None:
     assert all(seen.values()), seen
 
 
+def starts_of_bpe(text: bytes, ranks: dict[bytes, int]) -> list[int]:
+    """Where the tokens of a text begin that is one stretch, by a BPE that tries every merge."""
+    lengths = {rank: len(token) for token, rank in ranks.items()}
+    single = {token: rank for token, rank in ranks.items() if len(token) == 1}
+    ids = plain_bpe(text, single, rank_merges(ranks))
+    return np.cumsum([0, *(lengths[i] for i in ids)])[:-1].tolist()
+
+
 def test_rounds_that_dip_are_done_in_parts() -> None:
     """Merges that make lower ones possible, seldom and often, by eight threads; beside a BPE that tries every merge."""
     rng = random.Random("dips")
@@ -212,16 +220,13 @@ def test_rounds_that_dip_are_done_in_parts() -> None:
     for _ in range(30):
         ranks = shuffled(rng, random_ranks(rng, rng.randint(3, 60), b"abcdef"[: rng.randint(2, 6)]))
         given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
-        lengths = {rank: len(token) for token, rank in ranks.items()}
-        merges = rank_merges(ranks)
         for _ in range(12):
             quiet = rng.choice((0, 1, 8, 60))
             letters = b"abcdef" + b"x" * quiet
             text = bytes(rng.choices(letters, k=rng.choice((3, 30, 200, 700))))
             starts, counts = host_core().unit(given, text)
             assert starts is not None
-            ids = plain_bpe(text, {token: rank for token, rank in ranks.items() if len(token) == 1}, merges)
-            assert starts.tolist() == np.cumsum([0, *(lengths[i] for i in ids)])[:-1].tolist(), (text, ranks)
+            assert starts.tolist() == starts_of_bpe(text, ranks), (text, ranks)
             for key in seen:
                 seen[key] += counts[key]
     assert all(seen.values()), seen
@@ -233,15 +238,12 @@ def test_what_a_dip_reaches_is_in_its_part() -> None:
     reaching = {b"y" * left + b"ab" + b"x" * right: 300 + 9 * left + right for left in range(9) for right in range(9)}
     ranks = BYTE_RANKS | reaching | {b"ab": 400}
     given = Tables(*_parts(splits, vocabulary_of_ranks(Ranks("test", "", {}, ranks))))
-    merges = rank_merges(ranks)
-    lengths = {rank: len(token) for token, rank in ranks.items()}
     again = parts = 0
     for rest in range(20, 120, 3):
         text = (b"y" * rest + b"ab" + b"x" * rest) * 9
         starts, counts = host_core().unit(given, text)
-        ids = plain_bpe(text, {token: rank for token, rank in ranks.items() if len(token) == 1}, merges)
         assert starts is not None
-        assert starts.tolist() == np.cumsum([0, *(lengths[i] for i in ids)])[:-1].tolist()
+        assert starts.tolist() == starts_of_bpe(text, ranks)
         again, parts = again + counts["dips_again"], parts + counts["dip_parts"]
     assert again > 5
     assert parts > 20
